@@ -1,0 +1,79 @@
+// Text to token ids and back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/tokenizer_data.h"
+
+namespace nibble::model {
+
+struct EncodeOptions {
+  // Put the vocabulary's BOS (and EOS) where its add_bos (add_eos) says.
+  // A text that already begins with BOS (parse_special) gets no second one.
+  bool add_special = true;
+  // Recognise special tokens spelled out in the text ("<|im_start|>"); when
+  // false they are plain text.
+  bool parse_special = false;
+};
+
+// A piece of the text and the token it became.
+struct TokenSpan {
+  int32_t id = 0;
+  // Bytes [begin, end) of the text; empty for an added BOS or EOS.
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+// A vocabulary with its rules. Immutable, thread-safe; owned by the loaded
+// model. Encoding takes time linear in the text (n log n at worst).
+class Tokenizer final {
+ public:
+  // INVALID_ARGUMENT names the field that is missing or wrong (an unknown
+  // `pre`, a byte token "<0xZZ>", ids beyond the vocabulary, ...).
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerData data);
+  ~Tokenizer();
+
+  // The ids of `text`; INVALID_ARGUMENT when it is not UTF-8.
+  absl::StatusOr<std::vector<int32_t>> Encode(
+      std::string_view text, const EncodeOptions& options) const;
+  // The same with the place of each token in the text.
+  absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(
+      std::string_view text, const EncodeOptions& options) const;
+
+  // The bytes a token adds to a text: those of special (kControl, kUnknown)
+  // tokens are empty unless `special`, which gives their spelling. A
+  // SentencePiece "▁" is a space. `id` must be in [0, vocab_size).
+  std::string_view TokenBytes(int32_t id, bool special = false) const;
+
+  // The concatenated TokenBytes; SentencePiece drops the space that Encode put
+  // before the text. Not necessarily UTF-8: SanitizeUtf8 is the caller's.
+  std::string Decode(std::span<const int32_t> ids, bool special = false) const;
+
+  bool IsSpecial(int32_t id) const;          // kControl or kUnknown
+  bool IsEndOfGeneration(int32_t id) const;  // EOS, EOT and their like
+  std::span<const int32_t> end_of_generation() const;
+  // The id of a special token by its spelling.
+  std::optional<int32_t> SpecialToken(std::string_view text) const;
+
+  int32_t vocab_size() const;
+  std::optional<int32_t> bos() const;
+  std::optional<int32_t> eos() const;
+  bool adds_bos() const;
+  // The longest TokenBytes of the vocabulary, bytes.
+  size_t max_token_bytes() const;
+  const TokenizerData& data() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nibble::model
