@@ -41,18 +41,28 @@ class Model final {
   std::vector<std::string> PlanLines() const;
 
  private:
+  struct Linear;
   struct Layer;
   struct Scratch;
+  class Loader;  // model_load.cc
   Model(const ModelConfig& config, kernels::Backend& backend,
         const ModelOptions& options);
+
+  void CheckBatch(const Batch& batch, const KvCache& cache) const;
+  void RunAttention(const Layer& layer, int32_t rows, int32_t decode_rows,
+                    const kernels::KvLayerView& kv);
+  void RunFeedForward(const Layer& layer, int32_t rows, int32_t decode_rows);
+  kernels::TensorView RunOutput(const Batch& batch);
+  template <typename Visit>
+  void ForEachLinear(Visit visit) const;
 
   ModelConfig config_;
   ModelOptions options_;
   kernels::Backend& backend_;
-  std::unique_ptr<kernels::LinearOp> embedding_;
+  std::unique_ptr<Linear> embedding_;
   // Null when the embedding is tied: embedding_ then serves both.
-  std::unique_ptr<kernels::LinearOp> output_;
-  std::unique_ptr<kernels::Buffer> output_norm_;
+  std::unique_ptr<Linear> output_;
+  std::unique_ptr<kernels::Buffer> output_norm_;  // [hidden]
   std::vector<Layer> layers_;
   std::unique_ptr<Scratch> scratch_;
 
