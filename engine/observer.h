@@ -65,7 +65,8 @@ struct EngineSnapshot {
   int32_t requests_running = 0;
   scheduler::SchedulerStats scheduler;
   bool has_work = false;
-  Clock::time_point last_step{};  // end of the last step, or start
+  // End of the last step, or when work came to an engine that had none.
+  Clock::time_point last_step{};
   bool draining = false;
 };
 

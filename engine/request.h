@@ -37,7 +37,9 @@ struct StopRules {
   std::vector<int32_t> token_ids;    // beside the model's own end tokens
   bool include_stop = false;         // leave a matched string in the text
   bool ignore_eos = false;           // the model's end tokens do not stop
-  int32_t min_new_tokens = 0;        // no stop token is chosen before
+  // No end or stop token is chosen before so many tokens, and their text is
+  // not searched for stop strings.
+  int32_t min_new_tokens = 0;
 };
 
 struct OutputOptions {
@@ -109,7 +111,8 @@ struct OutputFinish {
 // One token as the response shows it.
 struct OutputToken {
   int32_t id = 0;
-  std::string bytes;  // raw, may be part of a character
+  std::string bytes;  // what it adds to the text, raw: may be part of a
+                      // character; nothing for a special token
   // Set when logprobs were asked for (prompt: absent for the first token).
   std::optional<kernels::TokenLogprob> logprob;
   std::vector<kernels::TokenLogprob> top;
@@ -122,9 +125,11 @@ struct PromptInfo {
   std::vector<OutputToken> tokens;  // if prompt_logprobs or token_ids and echo
 };
 
-// What came in one step for one output. Joined texts are the answer; a text
-// may be empty while a character or a possible stop is held back. `tokens` is
-// filled when ids, bytes or logprobs were asked for.
+// What came in one step for one output. Joined texts are the answer: with
+// `echo` the first one begins with the prompt's text. A text may be empty
+// while a character or a possible stop is held back. `tokens` is filled when
+// ids, bytes or logprobs were asked for, with every sampled token: those whose
+// text is held back or cut off by a stop, and the one that stopped, included.
 struct Delta {
   int32_t index = 0;  // output, [0, n)
   std::string text;   // valid UTF-8
