@@ -3,11 +3,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
 
 namespace nibble::model {
+
+class GgufFile;
 
 enum class Architecture : uint8_t { kLlama, kQwen2 };
 
@@ -31,5 +35,14 @@ struct ModelConfig {
   uint64_t parameters = 0;    // number of weights
   uint64_t weight_bytes = 0;  // in the file
 };
+
+// "llama", "qwen2": as general.architecture spells it.
+std::string_view Name(Architecture architecture);
+
+// The hyperparameters a file states, with the defaults its architecture has
+// for what it does not. INVALID_ARGUMENT (NOT_FOUND for a missing key or
+// tensor) names the key: out of its range, inconsistent with another, or
+// asking for something that is not implemented and would change the results.
+absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
 }  // namespace nibble::model
