@@ -12,7 +12,8 @@
 namespace nibble::scheduler {
 
 struct SchedulerOptions {
-  int32_t max_batch_rows = 512;  // rows (tokens) of one step
+  int32_t max_batch_rows = 512;  // rows (tokens) of one step; at least
+                                 // max_sequences
   int32_t max_sequences = 64;    // running at once
   int32_t max_logit_rows = 128;  // rows of one step whose logits are wanted;
                                  // at least max_sequences
@@ -35,7 +36,9 @@ struct StepItem {
   // The item reaches the sequence's last token and one more may follow: its
   // last row's logits give the next token.
   bool samples = false;
-  // Logits of all `count` rows are wanted.
+  // Logits of all `count` rows are wanted. Each prompt row of an all_logits
+  // sequence is in exactly one such item: rows computed again after a
+  // preemption are not asked for a second time.
   bool all_logits = false;
 };
 
@@ -60,12 +63,12 @@ struct SampledToken {
 struct SchedulerStats {
   int32_t waiting = 0;
   int32_t running = 0;
-  int32_t waiting_tokens = 0;
+  int32_t waiting_tokens = 0;  // known tokens of the waiting ones
   int32_t pages_total = 0;
   int32_t pages_used = 0;
   int32_t pages_cached = 0;
   uint64_t preemptions = 0;          // since start
-  uint64_t prefix_query_tokens = 0;  // prompt tokens looked up
+  uint64_t prefix_query_tokens = 0;  // prompt tokens looked up, once each
   uint64_t prefix_hit_tokens = 0;    // of those, found
   uint64_t recomputed_tokens = 0;    // computed again after preemption
 };
@@ -74,11 +77,11 @@ struct SchedulerStats {
 //
 // Engine thread only; no clock, no text, no threads. A step is
 // Schedule -> (compute) -> Commit; Add and Cancel come in between steps.
-// Policy: running sequences that generate come first, one row each; what is
-// left of the row budget goes to prompts, older and higher-priority ones
-// first. When pages run out the lowest-priority, youngest sequence is
-// preempted: its pages are freed and it is computed again later, with the same
-// result. Every sequence that CanEverFit progresses.
+// Policy (scheduler/README.md): running sequences that generate come first,
+// one row each; what is left of the row budget goes to prompts, older and
+// higher-priority ones first. When pages run out the lowest-priority, youngest
+// sequence is preempted: its pages are freed and it is computed again later,
+// with the same result. Every sequence that CanEverFit progresses.
 class Scheduler final {
  public:
   explicit Scheduler(const SchedulerOptions& options);
@@ -94,17 +97,21 @@ class Scheduler final {
   void Add(SequenceParams params);
 
   // Drops a live sequence and frees its pages; unknown ids are ignored.
-  // Returns whether it was live.
+  // Returns whether it was live. If it is in a plan that is not committed yet,
+  // its StepItem can be read until then, and the rows may still be computed:
+  // nobody gets its pages before the next Schedule.
   bool Cancel(SequenceId id);
 
-  // The next step. Empty only when no sequence is live.
+  // The next step. Empty only when no sequence is live. The plan before must
+  // have been committed.
   StepPlan Schedule();
 
   // Books the step: marks its rows computed, publishes full pages, appends
   // sampled tokens (one for each item with `samples`, in any order), frees
   // the sequences that finished, by `finished` or by reaching max_tokens.
-  // A sequence cancelled between Schedule and Commit is skipped.
-  // Returns the ids freed by this Commit.
+  // A sequence cancelled between Schedule and Commit is skipped; its sampled
+  // token may be given or left out, and its id may be live anew.
+  // Returns the ids freed by this Commit, in the plan's order.
   std::vector<SequenceId> Commit(const StepPlan& plan,
                                  std::span<const SampledToken> sampled);
 

@@ -39,7 +39,8 @@ struct Sequence {
   int32_t num_cached = 0;    // of those, found in the prefix cache at first
   int32_t num_preemptions = 0;
   std::vector<int32_t> pages;  // page ids, in order of position
-  // Hash of each full page so far, chained; filled as pages fill.
+  // Chained hash of each full page of `tokens`, from the first on, as far as
+  // it was needed; depends on the tokens only, so it outlives a preemption.
   std::vector<uint64_t> page_hashes;
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
