@@ -18,8 +18,10 @@ struct EncodeOptions {
   // Put the vocabulary's BOS (and EOS) where its add_bos (add_eos) says.
   // A text that already begins with BOS (parse_special) gets no second one.
   bool add_special = true;
-  // Recognise special tokens spelled out in the text ("<|im_start|>"); when
-  // false they are plain text.
+  // Recognise special tokens spelled out in the text ("<|im_start|>"), the
+  // longest at each place; when false kControl and kUnknown ones are plain
+  // text. kUserDefined ones are recognised always, as their models were
+  // trained.
   bool parse_special = false;
 };
 
@@ -40,10 +42,14 @@ class Tokenizer final {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerData data);
   ~Tokenizer();
 
-  // The ids of `text`; INVALID_ARGUMENT when it is not UTF-8.
+  // The ids of `text`; INVALID_ARGUMENT when it is not UTF-8, or has a
+  // character that a SentencePiece or longest-match vocabulary cannot spell.
+  // Byte-level BPE drops a byte without token, as the reference
+  // implementations do (published vocabularies lack rare control bytes).
   absl::StatusOr<std::vector<int32_t>> Encode(
       std::string_view text, const EncodeOptions& options) const;
-  // The same with the place of each token in the text.
+  // The same with the place of each token in the text. Spans follow each other
+  // without gap or overlap from 0 to text.size(), if there is any token.
   absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(
       std::string_view text, const EncodeOptions& options) const;
 
@@ -53,7 +59,8 @@ class Tokenizer final {
   std::string_view TokenBytes(int32_t id, bool special = false) const;
 
   // The concatenated TokenBytes; SentencePiece drops the space that Encode put
-  // before the text. Not necessarily UTF-8: SanitizeUtf8 is the caller's.
+  // before the text and after each special token. Not necessarily UTF-8:
+  // SanitizeUtf8 is the caller's. `ids` must be in [0, vocab_size).
   std::string Decode(std::span<const int32_t> ids, bool special = false) const;
 
   bool IsSpecial(int32_t id) const;          // kControl or kUnknown
