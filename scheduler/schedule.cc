@@ -71,7 +71,9 @@ int32_t Scheduler::Impl::RowsWanted(const LiveSequence& sequence) const {
   if (sequence.all_logits && sequence.num_computed < sequence.max_computed) {
     end = std::min(end, sequence.max_computed);
   }
-  return end - sequence.num_computed;
+  const int32_t rows = end - sequence.num_computed;
+  return sequence.wants_all_logits() ? std::min(rows, options.max_logit_rows)
+                                     : rows;
 }
 
 StepPlan Scheduler::Impl::Schedule() {
