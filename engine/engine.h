@@ -31,8 +31,6 @@ struct EngineOptions {
   bool stable_numerics = true;
 };
 
-using RequestHandle = uint64_t;
-
 // Owns the runner, the scheduler and one thread that steps them. Submit,
 // Cancel, Drain, CancelAll and snapshot may be called from any thread.
 // engine/README.md is the contract of threads, owners and invariants.

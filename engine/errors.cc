@@ -49,8 +49,8 @@ absl::Status RejectionError(Rejection rejection, absl::StatusCode code,
 
 absl::Status RetryError(Rejection rejection, std::string_view message,
                         Clock::duration retry_after) {
-  absl::Status status = RejectionError(
-      rejection, absl::StatusCode::kResourceExhausted, message);
+  absl::Status status =
+      RejectionError(rejection, absl::StatusCode::kResourceExhausted, message);
   const auto micros =
       std::chrono::duration_cast<std::chrono::microseconds>(retry_after);
   status.SetPayload(

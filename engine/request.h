@@ -18,6 +18,9 @@ namespace nibble::engine {
 
 using Clock = std::chrono::steady_clock;
 
+// Names a request from Submit on; given to no other request ever.
+using RequestHandle = uint64_t;
+
 struct TextPrompt {
   std::string text;
   bool parse_special = false;   // "<|im_end|>" in the text is a token
