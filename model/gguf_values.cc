@@ -213,7 +213,7 @@ absl::StatusOr<std::vector<std::string_view>> GgufFile::Strings(
                                       Absl(kExpected)));
   }
   std::vector<std::string_view> strings;
-  strings.reserve(value->count);  // at most an eighth of the file's bytes
+  strings.reserve(value->count);  // bounded by Parse: 8 bytes each in the file
   ByteReader reader(value->bytes);
   for (uint64_t i = 0; i < value->count; ++i) {
     const auto length = reader.Read<uint64_t>();

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "model/gguf.h"
+#include "model/rope_metadata.h"
 #include "model/rope_scaling.h"
 
 namespace nibble::model {
@@ -27,10 +28,7 @@ constexpr int64_t kMaxHidden = 1 << 17;
 constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxFeedForward = 1 << 20;
-constexpr int64_t kMaxContext = 1 << 26;
 constexpr int64_t kMaxVocab = 1 << 24;
-constexpr double kMaxRopeFactor = 1e6;
-constexpr double kMaxRopeBase = 1e12;
 
 struct ArchitectureInfo {
   Architecture architecture;
@@ -111,14 +109,11 @@ class ConfigReader final {
   absl::Status ReadHeads();
   absl::Status ReadContext();
   absl::Status ReadVocab();
-  absl::Status ReadRope();
-  absl::Status ReadYarn(RopeSpec& spec) const;
-  absl::StatusOr<double> ReadRopeFactor() const;
-  absl::StatusOr<std::vector<float>> ReadFrequencyDivisors(int64_t pairs) const;
   void CountWeights();
 
   const GgufFile& file_;
   ArchitectureInfo arch_ = kArchitectures[0];
+  int32_t trained_context_ = 0;  // tokens
   ModelConfig config_;
 };
 
@@ -242,7 +237,8 @@ absl::Status ConfigReader::ReadHeads() {
 
 absl::Status ConfigReader::ReadContext() {
   NIBBLE_ASSIGN_OR_RETURN(config_.context_length,
-                          Count("context_length", kMaxContext));
+                          Count("context_length", kMaxContextTokens));
+  trained_context_ = config_.context_length;
   NIBBLE_ASSIGN_OR_RETURN(
       const int64_t window,
       file_.IntegerOr(Key("attention.sliding_window"), 0, {0, UINT32_MAX}));
@@ -286,101 +282,6 @@ absl::Status ConfigReader::ReadVocab() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> ConfigReader::ReadRopeFactor() const {
-  const std::string key = file_.Find(Key("rope.scaling.factor")) != nullptr
-                              ? Key("rope.scaling.factor")
-                              : Key("rope.scale_linear");
-  NIBBLE_ASSIGN_OR_RETURN(const double factor,
-                          file_.NumberOr(key, 0, {0, kMaxRopeFactor}));
-  if (factor == 0) return 1.0;  // converters write 0 for "none"
-  // Less would shorten the context; the smallest floats would overflow.
-  if (factor < 1e-3) {
-    return file_.KeyError(
-        key, absl::StrCat("is ", factor, ", expected 0 or at least 0.001"));
-  }
-  return factor;
-}
-
-absl::StatusOr<std::vector<float>> ConfigReader::ReadFrequencyDivisors(
-    int64_t pairs) const {
-  const GgufTensor* tensor = file_.FindTensor("rope_freqs.weight");
-  if (tensor == nullptr) return std::vector<float>();
-  if (tensor->format != kernels::QuantFormat::kF32 ||
-      tensor->elements() != pairs) {
-    return Error("tensor \"rope_freqs.weight\" is ",
-                 Absl(kernels::Name(tensor->format)), " [", tensor->elements(),
-                 "], expected f32 [", pairs, "]");
-  }
-  std::vector<float> divisors(pairs);
-  std::copy_n(tensor->bytes.data(), tensor->bytes.size(),
-              reinterpret_cast<std::byte*>(divisors.data()));
-  for (int64_t i = 0; i < pairs; ++i) {
-    // Written so that a NaN is refused.
-    if (!(divisors[i] >= 1e-3 && divisors[i] <= kMaxRopeFactor)) {
-      return Error("tensor \"rope_freqs.weight\" is ", divisors[i],
-                   " at index ", i, ", expected 0.001 to ", kMaxRopeFactor);
-    }
-  }
-  return divisors;
-}
-
-absl::Status ConfigReader::ReadYarn(RopeSpec& spec) const {
-  NIBBLE_ASSIGN_OR_RETURN(
-      const int64_t original,
-      file_.IntegerOr(Key("rope.scaling.original_context_length"),
-                      config_.context_length, {0, kMaxContext}));
-  spec.original_context =
-      static_cast<int32_t>(original == 0 ? config_.context_length : original);
-  constexpr GgufRange<double> kRotations = {1e-3, 1e6};
-  NIBBLE_ASSIGN_OR_RETURN(spec.beta_fast,
-                          file_.NumberOr(Key("rope.scaling.yarn_beta_fast"),
-                                         spec.beta_fast, kRotations));
-  NIBBLE_ASSIGN_OR_RETURN(spec.beta_slow,
-                          file_.NumberOr(Key("rope.scaling.yarn_beta_slow"),
-                                         spec.beta_slow, kRotations));
-  return absl::OkStatus();
-}
-
-absl::Status ConfigReader::ReadRope() {
-  RopeSpec spec;
-  spec.pairing = arch_.pairing;
-  NIBBLE_ASSIGN_OR_RETURN(
-      spec.rotary_dims,
-      CountOr("rope.dimension_count", config_.head_dim, config_.head_dim));
-  if (spec.rotary_dims % 2 != 0) {
-    return Error("key ", Quoted(Key("rope.dimension_count")), " is ",
-                 spec.rotary_dims, ", expected an even number");
-  }
-  // The base is raised to negative powers: at 1 all pairs turn alike.
-  NIBBLE_ASSIGN_OR_RETURN(
-      spec.frequency_base,
-      file_.NumberOr(Key("rope.freq_base"), spec.frequency_base,
-                     {1.001, kMaxRopeBase}));
-  NIBBLE_ASSIGN_OR_RETURN(spec.factor, ReadRopeFactor());
-  NIBBLE_ASSIGN_OR_RETURN(
-      spec.attention_factor,
-      file_.NumberOr(Key("rope.scaling.attn_factor"), 1, {1e-3, 1e3}));
-  NIBBLE_ASSIGN_OR_RETURN(const std::string_view scaling,
-                          file_.StringOr(Key("rope.scaling.type"),
-                                         spec.factor == 1 ? "none" : "linear"));
-  if (scaling == "none") {
-    spec.scaling = RopeScaling::kNone;
-  } else if (scaling == "linear") {
-    spec.scaling = RopeScaling::kLinear;
-  } else if (scaling == "yarn") {
-    spec.scaling = RopeScaling::kYarn;
-    NIBBLE_RETURN_IF_ERROR(ReadYarn(spec));
-  } else {
-    return file_.KeyError(Key("rope.scaling.type"),
-                          absl::StrCat("is ", Quoted(scaling),
-                                       ", expected none, linear or yarn"));
-  }
-  NIBBLE_ASSIGN_OR_RETURN(spec.frequency_divisors,
-                          ReadFrequencyDivisors(spec.rotary_dims / 2));
-  config_.rope = MakeRope(spec);
-  return absl::OkStatus();
-}
-
 void ConfigReader::CountWeights() {
   std::array<uint64_t, kernels::kNumFormats> weights = {};
   for (const GgufTensor& tensor : file_.tensors()) {
@@ -402,7 +303,11 @@ absl::StatusOr<ModelConfig> ConfigReader::Read() {
   NIBBLE_RETURN_IF_ERROR(ReadHeads());
   NIBBLE_RETURN_IF_ERROR(ReadContext());
   NIBBLE_RETURN_IF_ERROR(ReadVocab());
-  NIBBLE_RETURN_IF_ERROR(ReadRope());
+  NIBBLE_ASSIGN_OR_RETURN(
+      const RopeSpec rope,
+      ReadRopeSpec(file_, arch_.name, config_.head_dim, trained_context_));
+  config_.rope = MakeRope(rope);
+  config_.rope.pairing = arch_.pairing;
   CountWeights();
   NIBBLE_ASSIGN_OR_RETURN(const std::string_view name,
                           file_.StringOr("general.name", ""));

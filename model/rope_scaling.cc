@@ -47,7 +47,6 @@ kernels::RopeParams MakeRope(const RopeSpec& spec) {
   NIBBLE_CHECK(spec.frequency_divisors.empty() ||
                spec.frequency_divisors.size() == static_cast<size_t>(pairs));
   kernels::RopeParams rope;
-  rope.pairing = spec.pairing;
   rope.inverse_frequency.resize(pairs);
   double attention_factor = spec.attention_factor;
   if (spec.scaling == RopeScaling::kYarn && spec.factor > 1) {

@@ -15,8 +15,6 @@ enum class RopeScaling : uint8_t { kNone, kLinear, kYarn };
 struct RopeSpec {
   int32_t rotary_dims = 0;  // even, of each head
   double frequency_base = 10000.0;
-  kernels::RopeParams::Pairing pairing =
-      kernels::RopeParams::Pairing::kAdjacent;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;  // context extension, kLinear and kYarn
   double attention_factor = 1.0;
@@ -26,9 +24,10 @@ struct RopeSpec {
   double beta_slow = 1.0;
   double beta_fast = 32.0;
   // Llama 3.1's divisors of each frequency [rotary_dims / 2], or empty.
-  std::vector<float> frequency_divisors;
+  std::vector<float> frequency_divisors = {};
 };
 
+// All but the pairing, which is the architecture's.
 kernels::RopeParams MakeRope(const RopeSpec& spec);
 
 }  // namespace nibble::model

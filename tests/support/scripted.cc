@@ -1,9 +1,11 @@
 #include "tests/support/scripted.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/utf8.h"
@@ -112,6 +114,24 @@ void CountingObserver::OnStep(const engine::StepStats& stats) {
   // Only the engine thread writes it.
   most_rows = std::max<int64_t>(most_rows, stats.narrow_rows + stats.wide_rows);
   EXPECT_GE(stats.duration, stats.model);
+}
+
+std::string TokensScript(const std::vector<std::string>& tokens,
+                         std::string_view more) {
+  std::string vocabulary;
+  std::string ids;
+  std::vector<std::string> known;
+  for (const std::string& token : tokens) {
+    const auto found = std::find(known.begin(), known.end(), token);
+    absl::StrAppend(&ids, ids.empty() ? "" : ",", found - known.begin());
+    if (found != known.end()) continue;
+    known.push_back(token);
+    absl::StrAppend(&vocabulary, "{\"bytes\":\"", absl::BytesToHexString(token),
+                    "\"},");
+  }
+  return absl::StrCat("{\"vocabulary\":[", vocabulary,
+                      "{\"text\":\"<eos>\",\"eos\":true}],\"ids\":[", ids, "]",
+                      more.empty() ? "" : ",", std::string(more), "}");
 }
 
 std::unique_ptr<engine::Engine> MakeScriptedEngine(

@@ -98,6 +98,11 @@ class CountingObserver final : public engine::EngineObserver {
   std::atomic<int64_t> generated_tokens = 0;
 };
 
+// A script that gives these tokens (any bytes, repetitions allowed), then EOS;
+// `more` holds further fields, e.g. R"("context_length": 64)".
+std::string TokensScript(const std::vector<std::string>& tokens,
+                         std::string_view more = "");
+
 // An engine on a scripted model; a file or options that are wrong fail the
 // test at once.
 std::unique_ptr<engine::Engine> MakeScriptedEngine(
