@@ -28,20 +28,20 @@ struct SamplingParams {
                                     // prompt included
   uint64_t seed = 0;
   // (token id, bias) with distinct ids in [0, vocab); a bias may be -inf.
-  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
 };
 
 // One row to sample. Borrowed, valid during Backend::Sample only.
 struct SampleRow {
   const SamplingParams* params = nullptr;
   // Prompt and generated tokens so far, for the penalties.
-  std::span<const int32_t> prompt_tokens;
-  std::span<const int32_t> generated_tokens;
+  std::span<const int32_t> prompt_tokens = {};
+  std::span<const int32_t> generated_tokens = {};
   // The counter of the random number: the index of the token being chosen
   // within the generated ones. With the seed it decides the draw alone.
   uint64_t position = 0;
   // Ids that must not be chosen now (min_new_tokens: the end tokens).
-  std::span<const int32_t> banned;
+  std::span<const int32_t> banned = {};
   // >= 0: report the logprob of the chosen token and of this many best ones.
   // -1: report none.
   int32_t num_logprobs = -1;
