@@ -1,0 +1,401 @@
+#include "kernels/cpu/attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention.cc"
+#include <algorithm>
+#include <limits>
+
+#include "base/checked_math.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/exp-inl.h"
+#include "kernels/cpu/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::kernels::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+
+// Keys of a group stand in the lanes of each 128-bit part of a vector.
+constexpr int kGroupKeys = kLanes < 4 ? 1 : 4;
+// Groups whose scores are summed at once, for two queries: 16 sums, or 8
+// where there are 16 registers only.
+constexpr int kGroupsAtOnce = kLanes == 16 ? 8 : 4;
+// Vectors of head dimensions whose sums over values are kept at once.
+constexpr int kDimsAtOnce = 4;
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// The scratch memory of one job, FP32.
+struct Scratch {
+  int64_t dims;   // head_dim rounded up to whole vectors; the rest is zeros
+  float* keys;    // see ArrangeKeys
+  float* values;  // [kKeyBlock][dims]
+  float* q;       // [queries][4 dims], see ArrangeQuery
+  float* scores;  // [queries][kKeyBlock]
+  float* sums;    // [queries][dims], the weighted values so far
+  float* totals;  // [queries][kLanes], the weights so far, by lane
+  float* best;    // [queries], the greatest score so far
+};
+
+Scratch Divide(float* scratch, int64_t head_dim, int64_t queries) {
+  Scratch s;
+  s.dims = RoundUp<int64_t>(head_dim, kLanes);
+  s.keys = scratch;
+  s.values = s.keys + kKeyBlock * s.dims;
+  s.q = s.values + kKeyBlock * s.dims;
+  s.scores = s.q + queries * kGroupKeys * s.dims;
+  s.sums = s.scores + queries * kKeyBlock;
+  s.totals = s.sums + queries * s.dims;
+  s.best = s.totals + queries * kLanes;
+  return s;
+}
+
+// The kLanes halves from `from` on as FP32; zeros from `count` on.
+HWY_INLINE V LoadHalves(const hwy::float16_t* from, int64_t count) {
+  const D d;
+  const hn::Rebind<hwy::float16_t, D> d16;
+  if (count >= kLanes) return hn::PromoteTo(d, hn::LoadU(d16, from));
+  alignas(64) hwy::float16_t padded[kLanes] = {};
+  std::copy_n(from, count, padded);
+  return hn::PromoteTo(d, hn::Load(d16, padded));
+}
+
+// A 4 x 4 transposition within each 128-bit part: vector r gets dimension
+// 4 j + r of the four keys in part j.
+HWY_INLINE void StoreTransposed(V a, V b, V c, V e, float* HWY_RESTRICT to) {
+  const D d;
+#if HWY_TARGET == HWY_SCALAR
+  (void)b, (void)c, (void)e;
+  hn::Store(a, d, to);
+#else
+  const hn::Repartition<uint64_t, D> d64;
+  const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b));
+  const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b));
+  const auto ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e));
+  const auto ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
+  const auto put = [&](int r, auto v) {
+    hn::StoreU(hn::BitCast(d, v), d, to + r * kLanes);
+  };
+  put(0, hn::InterleaveLower(d64, ab_low, ce_low));
+  put(1, hn::InterleaveUpper(d64, ab_low, ce_low));
+  put(2, hn::InterleaveLower(d64, ab_high, ce_high));
+  put(3, hn::InterleaveUpper(d64, ab_high, ce_high));
+#endif
+}
+
+// Four keys, dimension chunk after chunk, transposed: [dims / kLanes][4]
+// vectors. Whole vectors of scores come out of them without a shuffle.
+HWY_INLINE void ArrangeKeys(const hwy::float16_t* const* keys, int64_t head_dim,
+                            float* HWY_RESTRICT to) {
+  for (int64_t i = 0; i < head_dim; i += kLanes) {
+    const int64_t count = head_dim - i;
+    const V first = LoadHalves(keys[0] + i, count);
+    if constexpr (kGroupKeys == 1) {
+      StoreTransposed(first, first, first, first, to + i);
+    } else {
+      StoreTransposed(first, LoadHalves(keys[1] + i, count),
+                      LoadHalves(keys[2] + i, count),
+                      LoadHalves(keys[3] + i, count), to + 4 * i);
+    }
+  }
+}
+
+// The query's side of ArrangeKeys: element 4 j + r of a chunk, times `scale`,
+// in all lanes of part j of vector r.
+void ArrangeQuery(const float* q, float scale, int64_t head_dim, int64_t dims,
+                  float* to) {
+  for (int64_t i = 0; i < dims; ++i) {
+    const float value = i < head_dim ? q[i] * scale : 0.0f;
+    if constexpr (kGroupKeys == 1) {
+      to[i] = value;
+      continue;
+    }
+    const int64_t chunk = i / kLanes, part = i % kLanes / 4, r = i % 4;
+    std::fill_n(to + (4 * chunk + r) * kLanes + 4 * part, 4, value);
+  }
+}
+
+// The sums of a vector over its 128-bit parts, halves first.
+template <class D2, class V2>
+HWY_INLINE void StorePartSums(D2 d, V2 v, float* to) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D2()) > 4) {
+    const hn::Half<D2> half;
+    StorePartSums(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)),
+                  to);
+    return;
+  }
+#endif
+  hn::StoreU(v, d, to);
+}
+
+// Scores of kQueries queries with kGroupsAtOnce groups of keys.
+template <int kQueries>
+HWY_INLINE void ScoreGroups(const float* HWY_RESTRICT keys,
+                            const float* HWY_RESTRICT q, int64_t dims,
+                            float* HWY_RESTRICT scores) {
+  const D d;
+  const int64_t stride = kGroupKeys * dims;
+  V acc[kQueries][kGroupsAtOnce];
+  for (int a = 0; a < kQueries; ++a) {
+    for (int g = 0; g < kGroupsAtOnce; ++g) acc[a][g] = hn::Zero(d);
+  }
+  for (int64_t i = 0; i < stride; i += kLanes) {
+    V query[kQueries];
+    for (int a = 0; a < kQueries; ++a) {
+      query[a] = hn::LoadU(d, q + a * stride + i);
+    }
+    for (int g = 0; g < kGroupsAtOnce; ++g) {
+      const V key = hn::LoadU(d, keys + g * stride + i);
+      for (int a = 0; a < kQueries; ++a) {
+        acc[a][g] = hn::MulAdd(query[a], key, acc[a][g]);
+      }
+    }
+  }
+  for (int a = 0; a < kQueries; ++a) {
+    for (int g = 0; g < kGroupsAtOnce; ++g) {
+      StorePartSums(d, acc[a][g], scores + a * kKeyBlock + g * kGroupKeys);
+    }
+  }
+}
+
+// Scores of all queries from `first` on with the first `keys` keys of the
+// block, and with some after those, which mean nothing.
+void ScoreBlock(const Scratch& s, int64_t first, int64_t queries,
+                int64_t keys) {
+  constexpr int64_t kStep = kGroupsAtOnce * kGroupKeys;
+  const int64_t stride = kGroupKeys * s.dims;
+  for (int64_t key = 0; key < keys; key += kStep) {
+    const float* at = s.keys + key * s.dims;
+    int64_t a = first;
+    for (; a + 2 <= queries; a += 2) {
+      ScoreGroups<2>(at, s.q + a * stride, s.dims,
+                     s.scores + a * kKeyBlock + key);
+    }
+    if (a < queries) {
+      ScoreGroups<1>(at, s.q + a * stride, s.dims,
+                     s.scores + a * kKeyBlock + key);
+    }
+  }
+}
+
+// Turns the first `keys` scores of a query into weights relative to its new
+// greatest score, and what it summed before with them.
+void UpdateSoftmax(const Scratch& s, int64_t query, int64_t keys) {
+  const D d;
+  float* HWY_RESTRICT scores = s.scores + query * kKeyBlock;
+  for (int64_t i = keys; i < RoundUp<int64_t>(keys, kLanes); ++i) {
+    scores[i] = kMinusInfinity;
+  }
+  V most = hn::Set(d, kMinusInfinity);
+  for (int64_t i = 0; i < keys; i += kLanes) {
+    most = hn::Max(most, hn::LoadU(d, scores + i));
+  }
+  const float before = s.best[query];
+  const float best = std::max(before, hn::GetLane(hn::MaxOfLanes(d, most)));
+  float* HWY_RESTRICT totals = s.totals + query * kLanes;
+  V total = hn::LoadU(d, totals);
+  // Where the greatest score stays, the factor is exactly 1.
+  if (best != before) {
+    s.best[query] = best;
+    const V factor = Exp(d, hn::Set(d, before - best));
+    total = hn::Mul(total, factor);
+    float* HWY_RESTRICT sums = s.sums + query * s.dims;
+    for (int64_t i = 0; i < s.dims; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, sums + i), factor), d, sums + i);
+    }
+  }
+  const V shift = hn::Set(d, best);
+  for (int64_t i = 0; i < keys; i += kLanes) {
+    const V weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), shift));
+    total = hn::Add(total, weight);
+    hn::StoreU(weight, d, scores + i);
+  }
+  hn::StoreU(total, d, totals);
+}
+
+// sums += weight * value over keys [begin, end), for kQueries queries and
+// kDims vectors of dimensions.
+template <int kQueries, int kDims>
+HWY_INLINE void AddValues(const Scratch& s, const float* HWY_RESTRICT values,
+                          int64_t query, int64_t dim, int64_t begin,
+                          int64_t end) {
+  const D d;
+  const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
+  float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
+  V acc[kQueries][kDims];
+  for (int a = 0; a < kQueries; ++a) {
+    for (int i = 0; i < kDims; ++i) {
+      acc[a][i] = hn::LoadU(d, sums + a * s.dims + i * kLanes);
+    }
+  }
+  for (int64_t key = begin; key < end; ++key) {
+    V value[kDims];
+    for (int i = 0; i < kDims; ++i) {
+      value[i] = hn::LoadU(d, values + key * s.dims + dim + i * kLanes);
+    }
+    for (int a = 0; a < kQueries; ++a) {
+      const V weight = hn::Set(d, weights[a * kKeyBlock + key]);
+      for (int i = 0; i < kDims; ++i) {
+        acc[a][i] = hn::MulAdd(weight, value[i], acc[a][i]);
+      }
+    }
+  }
+  for (int a = 0; a < kQueries; ++a) {
+    for (int i = 0; i < kDims; ++i) {
+      hn::StoreU(acc[a][i], d, sums + a * s.dims + i * kLanes);
+    }
+  }
+}
+
+template <int kQueries>
+void AddValuesAllDims(const Scratch& s, int64_t query, int64_t begin,
+                      int64_t end) {
+  int64_t dim = 0;
+  for (; dim + kDimsAtOnce * kLanes <= s.dims; dim += kDimsAtOnce * kLanes) {
+    AddValues<kQueries, kDimsAtOnce>(s, s.values, query, dim, begin, end);
+  }
+  for (; dim < s.dims; dim += kLanes) {
+    AddValues<kQueries, 1>(s, s.values, query, dim, begin, end);
+  }
+}
+
+// One job at work. Lives on the stack of RunAttention.
+class Walk final {
+ public:
+  Walk(const AttentionJob& job, float* scratch)
+      : job_(job),
+        queries_(int64_t{job.tile.rows} * job.heads),
+        s_(Divide(scratch, job.head_dim, queries_)) {}
+
+  void Run() {
+    Start();
+    const int32_t length = job_.tile.position + job_.tile.rows;
+    for (int32_t begin = 0; begin < length; begin += kKeyBlock) {
+      const int32_t keys = std::min(kKeyBlock, length - begin);
+      LoadBlock(begin, keys);
+      Block(begin, keys);
+    }
+    Finish();
+  }
+
+ private:
+  int64_t Row(int64_t query) const { return query / job_.heads; }
+  int64_t Head(int64_t query) const {
+    return job_.first_head + query % job_.heads;
+  }
+  // Keys of the block at `begin` that a query sees; may be 0 or less.
+  int64_t Seen(int64_t query, int32_t begin) const {
+    return std::min<int64_t>(kKeyBlock,
+                             job_.tile.position + Row(query) + 1 - begin);
+  }
+
+  void Start() {
+    for (int64_t query = 0; query < queries_; ++query) {
+      const float* q = job_.q.RowF32(job_.tile.first_row + Row(query)) +
+                       Head(query) * job_.head_dim;
+      ArrangeQuery(q, job_.scale, job_.head_dim, s_.dims,
+                   s_.q + query * kGroupKeys * s_.dims);
+    }
+    std::fill_n(s_.sums, queries_ * s_.dims, 0.0f);
+    std::fill_n(s_.totals, queries_ * kLanes, 0.0f);
+    std::fill_n(s_.best, queries_, kMinusInfinity);
+  }
+
+  // Element 0 of the KV head at `position`, in the keys' or values' pages.
+  const hwy::float16_t* At(const void* pages, int32_t position) const {
+    const KvLayerView& kv = job_.kv;
+    const int64_t page = job_.tile.page_ids[position / kv.page_size];
+    const int64_t slot = page * kv.page_size + position % kv.page_size;
+    return static_cast<const hwy::float16_t*>(pages) +
+           (slot * kv.kv_heads + job_.kv_head) * kv.head_dim;
+  }
+
+  void LoadBlock(int32_t begin, int32_t keys) {
+    const D d;
+    for (int32_t key = 0; key < keys; key += kGroupKeys) {
+      const hwy::float16_t* group[4];
+      for (int i = 0; i < 4; ++i) {
+        // A group's missing keys are its last one again; nobody reads them.
+        group[i] = At(job_.kv.k, begin + std::min(key + i, keys - 1));
+      }
+      ArrangeKeys(group, job_.head_dim, s_.keys + key * s_.dims);
+    }
+    for (int32_t key = 0; key < keys; ++key) {
+      const hwy::float16_t* value = At(job_.kv.v, begin + key);
+      for (int64_t i = 0; i < job_.head_dim; i += kLanes) {
+        hn::StoreU(LoadHalves(value + i, job_.head_dim - i), d,
+                   s_.values + key * s_.dims + i);
+      }
+    }
+  }
+
+  void Block(int32_t begin, int32_t keys) {
+    // The first query that sees any of the block: those before end earlier.
+    int64_t first = 0;
+    while (Seen(first, begin) <= 0) first += job_.heads;
+    ScoreBlock(s_, first, queries_, keys);
+    for (int64_t a = first; a < queries_; ++a) {
+      UpdateSoftmax(s_, a, Seen(a, begin));
+    }
+    int64_t a = first;
+    for (; a + 2 <= queries_; a += 2) {
+      const int64_t seen = Seen(a, begin), next = Seen(a + 1, begin);
+      AddValuesAllDims<2>(s_, a, 0, seen);
+      if (next > seen) AddValuesAllDims<1>(s_, a + 1, seen, next);
+    }
+    if (a < queries_) AddValuesAllDims<1>(s_, a, 0, Seen(a, begin));
+  }
+
+  void Finish() const {
+    const D d;
+    for (int64_t query = 0; query < queries_; ++query) {
+      const V totals = hn::LoadU(d, s_.totals + query * kLanes);
+      const float inverse = 1.0f / hn::GetLane(hn::SumOfLanes(d, totals));
+      const float* sums = s_.sums + query * s_.dims;
+      float* out = job_.out +
+                   (job_.tile.first_row + Row(query)) * job_.out_stride +
+                   Head(query) * job_.head_dim;
+      for (int64_t i = 0; i < job_.head_dim; ++i) out[i] = sums[i] * inverse;
+    }
+  }
+
+  const AttentionJob& job_;
+  const int64_t queries_;
+  const Scratch s_;
+};
+
+void RunAttentionImpl(const AttentionJob& job, float* scratch) {
+  Walk(job, scratch).Run();
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace nibble::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nibble::kernels::cpu {
+
+HWY_EXPORT(RunAttentionImpl);
+
+int64_t AttentionScratch(int32_t head_dim, int32_t queries) {
+  constexpr int64_t kMostLanes = 16;
+  const int64_t dims = RoundUp<int64_t>(head_dim, kMostLanes);
+  return 2 * kKeyBlock * dims +
+         queries * (4 * dims + kKeyBlock + dims + kMostLanes + 1);
+}
+
+void RunAttention(const AttentionJob& job, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(RunAttentionImpl)(job, scratch);
+}
+
+}  // namespace nibble::kernels::cpu
+#endif

@@ -1,0 +1,273 @@
+#include "kernels/cpu/cpu_linear.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/checked_math.h"
+#include "base/status.h"
+#include "kernels/cpu/float_dot.h"
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/scoped_timer.h"
+#include "kernels/reference/dequant.h"
+
+namespace nibble::kernels::cpu {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+
+// Rows that meet a panel of weights before the next panel: their codes stay
+// in the second cache level (128 rows of 4,096 take 0.8 MB) and one pass over
+// the weights serves them all.
+constexpr int64_t kRowsPerTask = 128;
+
+// Tasks a thread gets on average: enough that one which loses its core for a
+// while is waited for briefly, few enough that their start costs nothing.
+constexpr int64_t kTasksPerThread = 6;
+
+// Weight bytes times quads of rows below which starting another thread costs
+// more than it saves (about a microsecond's work).
+constexpr int64_t kLeastTaskBytes = 8 << 10;
+
+absl::Status CheckPart(const WeightView& part, int64_t k) {
+  const FormatInfo& info = Info(part.format);
+  const auto refuse = [&part](auto... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", std::string(part.name), "': ", why...));
+  };
+  if (part.n <= 0 || part.k <= 0) {
+    return refuse("its shape [", part.n, ", ", part.k, "] has a size below 1");
+  }
+  if (part.k != k) {
+    return refuse("k = ", part.k, " differs from the ", k,
+                  " of the matrix it is stacked on");
+  }
+  if (k % info.block_elements != 0) {
+    return refuse("k = ", k, " is no multiple of ", info.block_elements,
+                  ", the block of ", std::string(info.name));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
+    std::span<const WeightView> parts, const LinearOptions& options,
+    const Context& context) {
+  if (parts.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("linear layer '", options.name, "' has no matrix"));
+  }
+  std::unique_ptr<CpuLinear> op(new CpuLinear());
+  op->context_ = context;
+  op->name_ = options.name;
+  op->k_ = parts[0].k;
+  for (const WeightView& weight : parts) {
+    NIBBLE_RETURN_IF_ERROR(CheckPart(weight, op->k_));
+    Part part;
+    part.weight = weight;
+    part.first_column = op->n_;
+    part.first_panel = op->panels_;
+    part.panels = DivideUp<int64_t>(weight.n, kPanelRows);
+    part.panel_bytes = PanelBytes(weight.format, weight.k);
+    if (PackedFormatOf(weight.format)) {
+      part.kernels = DotKernelsFor(context.target, weight.format);
+    }
+    op->n_ += weight.n;
+    op->panels_ += part.panels;
+    op->parts_.push_back(part);
+  }
+  if (options.bias != nullptr) {
+    op->bias_.assign(options.bias, options.bias + op->n_);
+  }
+  if (options.multiply) NIBBLE_RETURN_IF_ERROR(op->PackParts(options));
+  op->MakePlan();
+  return op;
+}
+
+absl::Status CpuLinear::PackParts(const LinearOptions& options) {
+  int64_t bytes = 0;
+  for (const Part& part : parts_) {
+    // A little more than the file, which is in the address space already.
+    bytes += RoundUp(part.panels * part.panel_bytes, kCacheLine);
+  }
+  absl::StatusOr<Memory> weights = Memory::Allocate(bytes);
+  if (!weights.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "linear layer '", options.name, "': ", weights.status().message()));
+  }
+  weights_ = *std::move(weights);
+  std::byte* at = weights_.data();
+  for (Part& part : parts_) {
+    part.packed = at;
+    context_.pool->ParallelFor(part.panels, [&](int64_t panel, int) {
+      PackPanel(part.weight, panel, at + panel * part.panel_bytes);
+    });
+    at += RoundUp(part.panels * part.panel_bytes, kCacheLine);
+  }
+  return absl::OkStatus();
+}
+
+void CpuLinear::MakePlan() {
+  const std::string format(Name(parts_[0].weight.format));
+  const LaunchSpec narrow{.path = LinearPath::kNarrow,
+                          .kernel = absl::StrCat("gemv_", format),
+                          .tile_m = kMaxDotRows,
+                          .tile_n = kPanelRows};
+  const LaunchSpec wide{.path = LinearPath::kWide,
+                        .kernel = absl::StrCat("gemm_", format),
+                        .tile_m = static_cast<int>(kRowsPerTask),
+                        .tile_n = kPanelRows};
+  plan_ = LinearPlan(
+      {{.max_rows = kMaxDotRows, .spec = narrow},
+       {.max_rows = std::numeric_limits<int64_t>::max(), .spec = wide}});
+}
+
+ActivationUse CpuLinear::use() const {
+  ActivationUse use;
+  if (weights_.size_bytes() == 0) return use;
+  for (const Part& part : parts_) {
+    const bool codes = PackedFormatOf(part.weight.format).has_value();
+    use.codes = use.codes || codes;
+    use.floats = use.floats || !codes;
+  }
+  return use;
+}
+
+CpuLinear::Split CpuLinear::SplitWork(int64_t rows) const {
+  Split split;
+  // tile_m of the plan: the rows that share one pass over a panel.
+  split.rows_per_task = plan_.ForRows(rows).tile_m;
+  split.row_tasks = DivideUp(rows, split.rows_per_task);
+  const int64_t quads =
+      DivideUp<int64_t>(std::min(rows, split.rows_per_task), kQuad);
+  const int64_t panel_work =
+      std::max<int64_t>(weights_.size_bytes() / panels_ * quads, 1);
+  const int64_t wanted_tasks =
+      std::max<int64_t>(context_.pool->threads() * kTasksPerThread, 1);
+  split.panels_per_task =
+      std::max(DivideUp(panels_ * split.row_tasks, wanted_tasks),
+               DivideUp(kLeastTaskBytes, panel_work));
+  split.panels_per_task = std::min(split.panels_per_task, panels_);
+  split.panel_tasks = DivideUp(panels_, split.panels_per_task);
+  return split;
+}
+
+void CpuLinear::Run(const LinearCall& call) const {
+  const int64_t rows = call.y.rows;
+  if (rows == 0) return;
+  const ScopedTimer timer(context_.linear_seconds);
+  NIBBLE_CHECK(weights_.data() != nullptr);
+  NIBBLE_CHECK(call.x != nullptr);
+  NIBBLE_CHECK_EQ(call.x->k(), k_);
+  NIBBLE_CHECK_EQ(call.y.cols, n_);
+  NIBBLE_CHECK_GE(call.row_begin, 0);
+  NIBBLE_CHECK_LE(call.row_begin + rows, call.x->max_rows());
+  const Split split = SplitWork(rows);
+  context_.pool->ParallelFor(
+      split.row_tasks * split.panel_tasks,
+      [&](int64_t task, int) { RunTask(call, split, task); });
+}
+
+void CpuLinear::RunTask(const LinearCall& call, const Split& split,
+                        int64_t task) const {
+  const int64_t first = task % split.panel_tasks * split.panels_per_task;
+  const int64_t last = std::min(first + split.panels_per_task, panels_);
+  const int64_t begin = task / split.panel_tasks * split.rows_per_task;
+  const int64_t end = std::min(begin + split.rows_per_task, call.y.rows);
+  for (const Part& part : parts_) {
+    const int64_t part_first = std::max(first, part.first_panel);
+    const int64_t part_last = std::min(last, part.first_panel + part.panels);
+    for (int64_t panel = part_first; panel < part_last; ++panel) {
+      RunPanel(call, part, panel - part.first_panel, begin, end);
+    }
+  }
+}
+
+void CpuLinear::RunPanel(const LinearCall& call, const Part& part,
+                         int64_t panel, int64_t begin, int64_t end) const {
+  if (PackedFormatOf(part.weight.format)) {
+    IntegerTiles(call, part, panel, begin, end);
+  } else {
+    FloatTiles(call, part, panel, begin, end);
+  }
+}
+
+void CpuLinear::IntegerTiles(const LinearCall& call, const Part& part,
+                             int64_t panel, int64_t begin, int64_t end) const {
+  const auto& x = static_cast<const CpuActivations&>(*call.x);
+  DotCall dot{.panel = part.packed + panel * part.panel_bytes,
+              .blocks = x.blocks(),
+              .quad_stride = x.blocks()};
+  alignas(kCacheLine) float sums[kMaxDotRows * kPanelRows];
+  dot.out = sums;
+  for (int64_t row = begin; row < end;) {
+    const int64_t x_row = call.row_begin + row;
+    const int lane = static_cast<int>(x_row % kQuad);
+    const auto rows =
+        static_cast<int>(std::min<int64_t>(kMaxDotRows - lane, end - row));
+    const int variant = VariantFor(lane, rows);
+    // Kernels of whole quads compute the rows before ours too.
+    const int skipped = variant >= kFirstQuadVariant ? lane : 0;
+    dot.x = x.Quad(x_row / kQuad);
+    dot.lane = lane - skipped;
+    part.kernels.by_variant[variant](dot);
+    StoreTile(call, part, panel, row, rows, sums + skipped * kPanelRows);
+    row += rows;
+  }
+}
+
+void CpuLinear::FloatTiles(const LinearCall& call, const Part& part,
+                           int64_t panel, int64_t begin, int64_t end) const {
+  const auto& x = static_cast<const CpuActivations&>(*call.x);
+  alignas(kCacheLine) float sums[kMaxFloatRows * kPanelRows];
+  for (int64_t row = begin; row < end; row += kMaxFloatRows) {
+    const auto rows =
+        static_cast<int>(std::min<int64_t>(kMaxFloatRows, end - row));
+    FloatPanelDot(part.weight.format,
+                  {.panel = part.packed + panel * part.panel_bytes,
+                   .k = k_,
+                   .x = x.FloatRow(call.row_begin + row),
+                   .x_stride = x.float_stride(),
+                   .rows = rows,
+                   .out = sums});
+    StoreTile(call, part, panel, row, rows, sums);
+  }
+}
+
+void CpuLinear::StoreTile(const LinearCall& call, const Part& part,
+                          int64_t panel, int64_t row, int64_t rows,
+                          const float* sums) const {
+  const int64_t within = panel * kPanelRows;
+  const int64_t column = part.first_column + within;
+  const int64_t columns = std::min<int64_t>(kPanelRows, part.weight.n - within);
+  static constexpr float kNoBias[kPanelRows] = {};
+  const float* bias = bias_.empty() ? kNoBias : bias_.data() + column;
+  for (int64_t r = 0; r < rows; ++r, sums += kPanelRows) {
+    float* y = call.y.RowF32(row + r) + column;
+    if (call.epilogue == Epilogue::kAdd) {
+      for (int64_t i = 0; i < columns; ++i) y[i] += sums[i] + bias[i];
+    } else {
+      for (int64_t i = 0; i < columns; ++i) y[i] = sums[i] + bias[i];
+    }
+  }
+}
+
+void CpuLinear::GatherRows(std::span<const int32_t> ids, TensorView y) const {
+  NIBBLE_CHECK_EQ(static_cast<int64_t>(ids.size()), y.rows);
+  NIBBLE_CHECK_EQ(y.cols, k_);
+  context_.pool->ParallelFor(y.rows, [&](int64_t i, int) {
+    NIBBLE_CHECK(ids[i] >= 0 && ids[i] < n_);
+    const auto after = std::upper_bound(
+        parts_.begin(), parts_.end(), int64_t{ids[i]},
+        [](int64_t id, const Part& part) { return id < part.first_column; });
+    const Part& part = *std::prev(after);
+    reference::DequantizeRow(part.weight.format,
+                             part.weight.Row(ids[i] - part.first_column), k_,
+                             y.RowF32(i));
+  });
+}
+
+}  // namespace nibble::kernels::cpu

@@ -1,0 +1,93 @@
+// Linear layers of the CPU backend.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/activations.h"
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/target.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/linear.h"
+
+namespace nibble::kernels::cpu {
+
+// Repacked matrices stacked along n. Owned by the model; immutable after
+// Create; Run is called by the engine thread only. The pool and the file's
+// mapping (for GatherRows) outlive it.
+class CpuLinear final : public LinearOp {
+ public:
+  struct Context {
+    ThreadPool* pool = nullptr;
+    CpuTarget target = CpuTarget::kPortable;
+    double* linear_seconds = nullptr;  // Run adds its time
+  };
+
+  // INVALID_ARGUMENT names a tensor that does not fit: no parts, shapes that
+  // differ in k, k no multiple of the format's block.
+  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(
+      std::span<const WeightView> parts, const LinearOptions& options,
+      const Context& context);
+
+  int64_t n() const override { return n_; }
+  int64_t k() const override { return k_; }
+  int64_t packed_bytes() const override { return weights_.size_bytes(); }
+  const LinearPlan& plan() const override { return plan_; }
+  void Run(const LinearCall& call) const override;
+  void GatherRows(std::span<const int32_t> ids, TensorView y) const override;
+
+  // Which encodings of its input it reads.
+  ActivationUse use() const;
+
+ private:
+  struct Part {
+    WeightView weight;  // of the file
+    int64_t first_column = 0;
+    int64_t first_panel = 0;
+    int64_t panels = 0;
+    int64_t panel_bytes = 0;
+    const std::byte* packed = nullptr;  // in weights_
+    DotKernels kernels;                 // of integer formats
+  };
+  // How the panels and the rows of one call are shared out; every task does
+  // some panels for some quads of rows.
+  struct Split {
+    int64_t panels_per_task;
+    int64_t panel_tasks;
+    int64_t rows_per_task;
+    int64_t row_tasks;
+  };
+
+  CpuLinear() = default;
+  absl::Status PackParts(const LinearOptions& options);
+  void MakePlan();
+  Split SplitWork(int64_t rows) const;
+  void RunTask(const LinearCall& call, const Split& split, int64_t task) const;
+  // Columns of one panel for rows [begin, end) of call.y.
+  void RunPanel(const LinearCall& call, const Part& part, int64_t panel,
+                int64_t begin, int64_t end) const;
+  void IntegerTiles(const LinearCall& call, const Part& part, int64_t panel,
+                    int64_t begin, int64_t end) const;
+  void FloatTiles(const LinearCall& call, const Part& part, int64_t panel,
+                  int64_t begin, int64_t end) const;
+  // Stores sums [rows, 16] of a panel to rows from `row` on of call.y.
+  void StoreTile(const LinearCall& call, const Part& part, int64_t panel,
+                 int64_t row, int64_t rows, const float* sums) const;
+
+  Context context_;
+  std::string name_;
+  int64_t n_ = 0;
+  int64_t k_ = 0;
+  std::vector<Part> parts_;
+  int64_t panels_ = 0;       // of all parts
+  std::vector<float> bias_;  // [n], or empty
+  Memory weights_;
+  LinearPlan plan_;
+};
+
+}  // namespace nibble::kernels::cpu

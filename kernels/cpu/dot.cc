@@ -1,0 +1,19 @@
+#include "kernels/cpu/dot.h"
+
+namespace nibble::kernels::cpu {
+
+DotKernels DotKernelsFor(CpuTarget target, QuantFormat format) {
+  switch (target) {
+    case CpuTarget::kPortable:
+      return PortableDotKernels(format);
+    case CpuTarget::kAvx2:
+      return Avx2DotKernels(format);
+    case CpuTarget::kAvxVnni:
+      return AvxVnniDotKernels(format);
+    case CpuTarget::kAvx512Vnni:
+      return Avx512VnniDotKernels(format);
+  }
+  return {};
+}
+
+}  // namespace nibble::kernels::cpu

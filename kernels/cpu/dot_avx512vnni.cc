@@ -1,0 +1,261 @@
+// The 8-bit dot products on AVX-512 with VNNI: vpdpbusd takes 16 x 4 unsigned
+// codes and 4 signed activation codes, broadcast from memory.
+#include <cstring>
+
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/dot_table.h"
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+
+#include <immintrin.h>
+
+// GCC 12 takes the undefined operand inside its own intrinsics for a mistake.
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC push_options
+#pragma GCC target( \
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#else
+#pragma clang attribute push(                                              \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512" \
+                          "vl,avx512vnni"))),                              \
+    apply_to = function)
+#endif
+
+namespace nibble::kernels::cpu {
+namespace {
+
+constexpr int kSlabs = 8;
+constexpr int kSlabBytes = 64;
+
+inline __m512i LoadBytes(const std::byte* from) {
+  return _mm512_loadu_si512(from);
+}
+
+inline __m512 LoadHalves(const std::byte* from) {
+  return _mm512_cvtph_ps(
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+inline __m512 LoadUnsignedBytes(const std::byte* from) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+
+inline __m512 LoadSignedBytes(const std::byte* from) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+
+inline __m512i Broadcast4(const int8_t* from) {
+  int32_t four;
+  std::memcpy(&four, from, sizeof(four));
+  return _mm512_set1_epi32(four);
+}
+
+// (bits & mask) | low, in one instruction.
+inline __m512i MergeBits(__m512i bits, __m512i mask, __m512i low) {
+  return _mm512_ternarylogic_epi32(bits, mask, low, 0xEA);
+}
+
+// The upper bits of slab kSlab, at bits 4 and 5 of a byte (others are junk).
+template <int kBits, int kSlab>
+inline __m512i UpperBits(__m512i plane) {
+  constexpr int kAt = kBits == 5 ? kSlab : kSlab % 4 * 2;
+  if constexpr (kAt < 4) return _mm512_slli_epi16(plane, 4 - kAt);
+  if constexpr (kAt > 4) return _mm512_srli_epi16(plane, kAt - 4);
+  return plane;
+}
+
+// w[j] = the codes of slab j.
+template <int kBits>
+inline void LoadCodes(const std::byte* block, __m512i* w) {
+  if constexpr (kBits == 8) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kSlabs; ++j) w[j] = LoadBytes(block + j * kSlabBytes);
+    return;
+  }
+  const __m512i nibble = _mm512_set1_epi8(0xf);
+#pragma GCC unroll 4
+  for (int p = 0; p < kSlabs / 2; ++p) {
+    const __m512i pair = LoadBytes(block + p * kSlabBytes);
+    w[2 * p] = _mm512_and_si512(pair, nibble);
+    w[2 * p + 1] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), nibble);
+  }
+  if constexpr (kBits > 4) {
+    const std::byte* upper = block + kSlabs / 2 * kSlabBytes;
+    const __m512i mask = _mm512_set1_epi8(kBits == 5 ? 0x10 : 0x30);
+    const __m512i first = LoadBytes(upper);
+    const __m512i second = kBits == 5 ? first : LoadBytes(upper + kSlabBytes);
+    w[0] = MergeBits(UpperBits<kBits, 0>(first), mask, w[0]);
+    w[1] = MergeBits(UpperBits<kBits, 1>(first), mask, w[1]);
+    w[2] = MergeBits(UpperBits<kBits, 2>(first), mask, w[2]);
+    w[3] = MergeBits(UpperBits<kBits, 3>(first), mask, w[3]);
+    w[4] = MergeBits(UpperBits<kBits, 4>(second), mask, w[4]);
+    w[5] = MergeBits(UpperBits<kBits, 5>(second), mask, w[5]);
+    w[6] = MergeBits(UpperBits<kBits, 6>(second), mask, w[6]);
+    w[7] = MergeBits(UpperBits<kBits, 7>(second), mask, w[7]);
+  }
+}
+
+// dots[r] += sums over slabs [kFirst, kLast), for kGroup rows at once: their
+// chains of dot products hide each other's latency.
+template <int kGroup, int kFirst, int kLast>
+inline void DotSlabs(const __m512i* w, const QuadBlock& x, int lane,
+                     __m512i* dots) {
+#pragma GCC unroll 8
+  for (int j = kFirst; j < kLast; ++j) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kGroup; ++r) {
+      dots[r] = _mm512_dpbusd_epi32(dots[r], w[j],
+                                    Broadcast4(x.codes[lane + r] + 4 * j));
+    }
+  }
+}
+
+// Scales of a block, FP32 [16] each.
+struct BlockScales {
+  __m512 first;   // of the block, or of its first half (kSuper16)
+  __m512 second;  // of its second half
+  __m512 min;
+};
+
+template <PackedFormat kFormat>
+inline BlockScales LoadScales(const std::byte* at, __m512 d, __m512 dmin) {
+  BlockScales s{};
+  if constexpr (kFormat.scaling == Scaling::kScale) {
+    s.first = LoadHalves(at);
+  } else if constexpr (kFormat.scaling == Scaling::kScaleMin) {
+    s.first = LoadHalves(at);
+    s.min = LoadHalves(at + 2 * kPanelRows);
+  } else if constexpr (kFormat.scaling == Scaling::kSuper) {
+    s.first = _mm512_mul_ps(d, LoadUnsignedBytes(at));
+    s.min = _mm512_mul_ps(dmin, LoadUnsignedBytes(at + kPanelRows));
+  } else {
+    s.first = _mm512_mul_ps(d, LoadSignedBytes(at));
+    s.second = _mm512_mul_ps(d, LoadSignedBytes(at + kPanelRows));
+  }
+  return s;
+}
+
+inline __m512 AddScaled(__m512i dot, __m512 scale, float x_scale, __m512 acc) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot),
+                         _mm512_mul_ps(scale, _mm512_set1_ps(x_scale)), acc);
+}
+
+// Adds one block to acc [kGroup], for rows lane.. of one quad.
+template <PackedFormat kFormat, int kGroup>
+inline void AddBlock(const __m512i* w, const BlockScales& scales,
+                     const QuadBlock& x, int lane, __m512* acc) {
+  __m512i dots[kGroup];
+  if constexpr (kFormat.scaling == Scaling::kSuper16) {
+    constexpr int kShift = kFormat.offset_shift - 3;
+#pragma GCC unroll 4
+    for (int r = 0; r < kGroup; ++r) {
+      dots[r] = _mm512_slli_epi32(_mm512_set1_epi32(x.neg_sum8_low[lane + r]),
+                                  kShift);
+    }
+    DotSlabs<kGroup, 0, 4>(w, x, lane, dots);
+    __m512i uppers[kGroup];
+#pragma GCC unroll 4
+    for (int r = 0; r < kGroup; ++r) {
+      uppers[r] = _mm512_slli_epi32(
+          _mm512_sub_epi32(_mm512_set1_epi32(x.neg_sum8[lane + r]),
+                           _mm512_set1_epi32(x.neg_sum8_low[lane + r])),
+          kShift);
+      acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);
+    }
+    DotSlabs<kGroup, 4, 8>(w, x, lane, uppers);
+#pragma GCC unroll 4
+    for (int r = 0; r < kGroup; ++r) {
+      acc[r] = AddScaled(uppers[r], scales.second, x.scale[lane + r], acc[r]);
+    }
+    return;
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kGroup; ++r) {
+    dots[r] = _mm512_setzero_si512();
+    if constexpr (kFormat.scaling == Scaling::kScale) {
+      dots[r] = _mm512_slli_epi32(_mm512_set1_epi32(x.neg_sum8[lane + r]),
+                                  kFormat.offset_shift - 3);
+    }
+  }
+  DotSlabs<kGroup, 0, kSlabs>(w, x, lane, dots);
+#pragma GCC unroll 4
+  for (int r = 0; r < kGroup; ++r) {
+    acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);
+    if constexpr (kFormat.scaling != Scaling::kScale) {
+      acc[r] =
+          _mm512_fmadd_ps(scales.min, _mm512_set1_ps(x.sum[lane + r]), acc[r]);
+    }
+  }
+}
+
+template <PackedFormat kFormat, int kRows>
+void PanelDot(const DotCall& call) {
+  constexpr int kGroup = kRows < kQuad ? kRows : kQuad;
+  __m512 acc[kRows];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
+  __m512 d = _mm512_setzero_ps(), dmin = _mm512_setzero_ps();
+  const std::byte* at = call.panel;
+  const int lane = kRows < kQuad ? call.lane : 0;
+  const int64_t stride = call.quad_stride;
+  const QuadBlock* x = call.x;
+  for (int64_t b = 0; b < call.blocks; ++b, ++x) {
+    if (kFormat.SuperBytes() != 0 && b % kSuperBlocks == 0) {
+      d = LoadHalves(at);
+      if constexpr (kFormat.scaling == Scaling::kSuper) {
+        dmin = LoadHalves(at + 2 * kPanelRows);
+      }
+      at += kFormat.SuperBytes();
+    }
+    __m512i w[kSlabs];
+    LoadCodes<kFormat.code_bits>(at, w);
+    const BlockScales scales =
+        LoadScales<kFormat>(at + kFormat.CodeBytes(), d, dmin);
+    at += kFormat.BlockBytes();
+#pragma GCC unroll 4
+    for (int q = 0; q * kGroup < kRows; ++q) {
+      AddBlock<kFormat, kGroup>(w, scales, x[q * stride], lane,
+                                acc + q * kGroup);
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    _mm512_storeu_ps(call.out + r * kPanelRows, acc[r]);
+  }
+}
+
+struct Maker {
+  template <QuantFormat kFormat>
+  static DotKernels For() {
+    constexpr PackedFormat kPacked = *PackedFormatOf(kFormat);
+    return {{PanelDot<kPacked, 1>, PanelDot<kPacked, 2>, PanelDot<kPacked, 4>,
+             PanelDot<kPacked, 8>, PanelDot<kPacked, 12>,
+             PanelDot<kPacked, 16>}};
+  }
+};
+
+}  // namespace
+
+DotKernels Avx512VnniDotKernels(QuantFormat format) {
+  return MakeDotKernels<Maker>(format);
+}
+
+}  // namespace nibble::kernels::cpu
+
+#if !defined(__clang__)
+#pragma GCC pop_options
+#else
+#pragma clang attribute pop
+#endif
+
+#else
+
+namespace nibble::kernels::cpu {
+DotKernels Avx512VnniDotKernels(QuantFormat) { return {}; }
+}  // namespace nibble::kernels::cpu
+
+#endif

@@ -1,0 +1,59 @@
+// The 8-bit dot products on AVX2 with AVX-VNNI: vpdpbusd in 256 bits.
+#include <cstring>
+
+#include "kernels/cpu/dot.h"
+#include "kernels/cpu/dot_table.h"
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+
+#include <immintrin.h>
+
+#if !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avxvnni")
+#else
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), \
+                             apply_to = function)
+#endif
+
+namespace nibble::kernels::cpu {
+namespace {
+
+template <int kBits>
+struct Dots {
+  void Clear() { sum = _mm256_setzero_si256(); }
+  template <int kSlab>
+  void Add(__m256i codes, __m256i x) {
+    sum = _mm256_dpbusd_avx_epi32(sum, codes, x);
+  }
+  __m256i Sum() const { return sum; }
+  __m256i Centred(__m256i neg_sum8, int shift) const {
+    return _mm256_add_epi32(sum, _mm256_slli_epi32(neg_sum8, shift));
+  }
+
+  __m256i sum;
+};
+
+#include "kernels/cpu/dot256-inl.h"
+
+}  // namespace
+
+DotKernels AvxVnniDotKernels(QuantFormat format) {
+  return MakeDotKernels<Maker>(format);
+}
+
+}  // namespace nibble::kernels::cpu
+
+#if !defined(__clang__)
+#pragma GCC pop_options
+#else
+#pragma clang attribute pop
+#endif
+
+#else
+
+namespace nibble::kernels::cpu {
+DotKernels AvxVnniDotKernels(QuantFormat) { return {}; }
+}  // namespace nibble::kernels::cpu
+
+#endif

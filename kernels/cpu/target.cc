@@ -1,0 +1,95 @@
+#include "kernels/cpu/target.h"
+
+#include <array>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+namespace nibble::kernels::cpu {
+namespace {
+
+constexpr std::array kTargets = {CpuTarget::kPortable, CpuTarget::kAvx2,
+                                 CpuTarget::kAvxVnni, CpuTarget::kAvx512Vnni};
+
+#if defined(__x86_64__)
+
+// One CPUID leaf (Intel SDM volume 2, CPUID); zeros where it does not exist.
+struct Leaf {
+  uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
+  Leaf(uint32_t leaf, uint32_t subleaf) {
+    __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx);
+  }
+};
+
+constexpr bool Bit(uint32_t word, int bit) { return (word >> bit & 1) != 0; }
+
+// The register files that the operating system saves (XCR0).
+__attribute__((target("xsave"))) uint64_t SavedState() { return _xgetbv(0); }
+
+bool Supported(CpuTarget target) {
+  const Leaf basic(1, 0), extended(7, 0), more(7, 1);
+  constexpr uint64_t kYmm = 0x6, kZmm = 0xe6;
+  const bool fma = Bit(basic.ecx, 12), xsave = Bit(basic.ecx, 27);
+  const bool f16c = Bit(basic.ecx, 29), avx2 = Bit(extended.ebx, 5);
+  if (!xsave || !fma || !f16c || !avx2) return false;
+  const uint64_t saved = SavedState();
+  if ((saved & kYmm) != kYmm) return false;
+  switch (target) {
+    case CpuTarget::kPortable:
+    case CpuTarget::kAvx2:
+      return true;
+    case CpuTarget::kAvxVnni:
+      return Bit(more.eax, 4);
+    case CpuTarget::kAvx512Vnni:
+      return (saved & kZmm) == kZmm && Bit(extended.ebx, 16) &&  // F
+             Bit(extended.ebx, 17) && Bit(extended.ebx, 30) &&   // DQ, BW
+             Bit(extended.ebx, 31) && Bit(extended.ecx, 11);     // VL, VNNI
+  }
+  return false;
+}
+
+#else
+
+bool Supported(CpuTarget) { return false; }
+
+#endif
+
+}  // namespace
+
+std::string_view TargetName(CpuTarget target) {
+  switch (target) {
+    case CpuTarget::kPortable:
+      return "portable";
+    case CpuTarget::kAvx2:
+      return "AVX2";
+    case CpuTarget::kAvxVnni:
+      return "AVX-VNNI";
+    case CpuTarget::kAvx512Vnni:
+      return "AVX-512 VNNI";
+  }
+  return "";
+}
+
+bool TargetAvailable(CpuTarget target) {
+  return target == CpuTarget::kPortable || Supported(target);
+}
+
+CpuTarget BestTarget(CpuTarget limit) {
+  CpuTarget best = CpuTarget::kPortable;
+  for (const CpuTarget target : kTargets) {
+    if (target <= limit && TargetAvailable(target)) best = target;
+  }
+  return best;
+}
+
+std::vector<CpuTarget> AvailableTargets() {
+  std::vector<CpuTarget> available;
+  for (const CpuTarget target : kTargets) {
+    if (TargetAvailable(target)) available.push_back(target);
+  }
+  return available;
+}
+
+}  // namespace nibble::kernels::cpu
