@@ -7,10 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model_runner.h"
+#include "kernels/device.h"
 
 namespace nibble::engine {
 
-enum class Device : uint8_t { kAuto, kCpu, kReference, kCuda };
+using kernels::Device;
 
 struct LoadOptions {
   Device device = Device::kAuto;

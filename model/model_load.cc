@@ -90,8 +90,7 @@ absl::Status Model::Loader::CheckAllUsed() const {
     if (used_.contains(name)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         checkpoint_.path(), ": tensor ", name, " [", tensor.n, ", ", tensor.k,
-        "] is not part of the ",
-        config_.architecture == Architecture::kQwen2 ? "qwen2" : "llama",
+        "] is not part of the ", std::string(Name(config_.architecture)),
         " architecture of ", config_.layers, " layers"));
   }
   return absl::OkStatus();
