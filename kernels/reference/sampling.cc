@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/reference/candidate_filters.h"
 #include "kernels/reference/exp.h"
 
 namespace nibble::kernels::reference {
@@ -157,31 +156,30 @@ int32_t Sampler::Draw(std::span<const float> logits, const LogitScan& scan,
   } else {
     CollectTopK(logits, scan.best, params);
   }
-  if (params.typical_p < 1) {
-    KeepTypical(params.typical_p, kept_total_, &kept_);
-    kept_total_ = TotalWeight(kept_);
-  }
-  if (params.top_p < 1) KeepTopP(params.top_p, kept_total_, &kept_);
-  if (params.min_p > 0) KeepMinP(params.min_p, &kept_);
-  return DrawById(u, &kept_);
+  if (params.typical_p < 1) kept_.KeepTypical(params.typical_p);
+  if (params.top_p < 1) kept_.KeepTopP(params.top_p);
+  if (params.min_p > 0) kept_.KeepMinP(params.min_p);
+  return kept_.Draw(u);
 }
 
 void Sampler::CollectTopK(std::span<const float> logits, float best,
                           const SamplingParams& params) {
-  SelectBest(logits, params.top_k, &kept_);
-  std::erase_if(kept_,
+  std::vector<Candidate>& tokens = kept_.Reset();
+  SelectBest(logits, params.top_k, &tokens);
+  std::erase_if(tokens,
                 [](const Candidate& token) { return token.logit == kRemoved; });
-  for (Candidate& token : kept_) {
+  std::sort(tokens.begin(), tokens.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  for (Candidate& token : tokens) {
     token.scaled = (token.logit - best) / params.temperature;
     token.weight = ExpNonPositive(token.scaled);
   }
-  kept_total_ = TotalWeight(kept_);
+  kept_.SumTotal();
 }
 
 void Sampler::CollectCandidates(std::span<const float> logits, float best,
                                 const SamplingParams& params) {
   table_.Compute(logits, best, params.temperature);
-  kept_total_ = table_.total();
   // Tokens lighter than this are certain to be cut later. All tokens lighter
   // than (1 - top_p) * total / V together weigh less than what top_p may
   // leave out (half of it: a margin for rounding). The greatest weight is 1,
@@ -190,19 +188,20 @@ void Sampler::CollectCandidates(std::span<const float> logits, float best,
   double bound = 0;
   if (params.typical_p >= 1) {
     const double spare = 1.0 - static_cast<double>(params.top_p);
-    bound =
-        std::max(0.5 * spare * kept_total_ / static_cast<double>(logits.size()),
-                 static_cast<double>(params.min_p));
+    bound = std::max(
+        0.5 * spare * table_.total() / static_cast<double>(logits.size()),
+        static_cast<double>(params.min_p));
   }
-  kept_.clear();
+  std::vector<Candidate>& tokens = kept_.Reset();
   const std::span<const float> weights = table_.weights();
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i] == 0 || static_cast<double>(weights[i]) < bound) continue;
-    kept_.push_back({.id = static_cast<int32_t>(i),
-                     .logit = logits[i],
-                     .scaled = (logits[i] - best) / params.temperature,
-                     .weight = weights[i]});
+    tokens.push_back({.id = static_cast<int32_t>(i),
+                      .logit = logits[i],
+                      .scaled = (logits[i] - best) / params.temperature,
+                      .weight = weights[i]});
   }
+  kept_.SetTotal(table_.total());
 }
 
 }  // namespace nibble::kernels::reference

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/reference/kept_tokens.h"
 #include "kernels/reference/vocab_ops.h"
 #include "kernels/sampling.h"
 
@@ -29,7 +30,7 @@ class Sampler final {
   // Steps 9 to 14.
   int32_t Draw(std::span<const float> logits, const LogitScan& scan,
                const SampleRow& row);
-  // Fill kept_ and kept_total_: step 10; or all that steps 11 to 13 may keep.
+  // Fill kept_ with what step 10 keeps; with all that steps 11 to 13 may keep.
   void CollectTopK(std::span<const float> logits, float best,
                    const SamplingParams& params);
   void CollectCandidates(std::span<const float> logits, float best,
@@ -37,10 +38,9 @@ class Sampler final {
 
   std::vector<float> adjusted_;  // [V], steps 4 to 6
   std::vector<int32_t> counts_;  // [V], all 0 between rows
-  std::vector<Candidate> kept_;  // steps 10 to 14
   std::vector<Candidate> top_;   // step 2
-  WeightTable table_;
-  double kept_total_ = 0;  // weight that top_p and typical_p are shares of
+  WeightTable table_;            // step 9
+  KeptTokens kept_;              // steps 10 to 14
 };
 
 }  // namespace nibble::kernels::reference

@@ -15,7 +15,8 @@
 namespace nibble::kernels::reference {
 namespace {
 
-constexpr int kLanes = 16;
+// So many that GCC vectorises the loop over them instead of unrolling it.
+constexpr int kLanes = 32;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // The greatest of a block, and whether each value is below +infinity (a NaN
