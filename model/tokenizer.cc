@@ -46,6 +46,13 @@ class LongestMatch final {
   ByteTrie tokens_;
 };
 
+std::vector<int32_t> IdsOf(std::span<const TokenSpan> spans) {
+  std::vector<int32_t> ids;
+  ids.reserve(spans.size());
+  for (const TokenSpan& span : spans) ids.push_back(span.id);
+  return ids;
+}
+
 absl::Status CheckText(std::string_view text) {
   // Offsets inside the tokenizers have 32 bits, and a space may take three
   // bytes there.
@@ -73,7 +80,9 @@ struct Tokenizer::Impl {
   // Appends the tokens of the plain text [begin, end) of `text`.
   absl::Status EncodePlain(std::string_view text, size_t begin, size_t end,
                            std::vector<TokenSpan>& out) const;
-  absl::Status EncodeBody(std::string_view text, bool parse_special,
+  // Appends the tokens of `text`, which is that of `pieces` joined.
+  absl::Status EncodeBody(std::string_view text,
+                          std::span<const TextPiece> pieces,
                           std::vector<TokenSpan>& out) const;
   // Recognised in a text before anything else.
   bool IsMarked(int32_t id) const {
@@ -119,22 +128,27 @@ absl::Status Tokenizer::Impl::EncodePlain(std::string_view text, size_t begin,
 }
 
 absl::Status Tokenizer::Impl::EncodeBody(std::string_view text,
-                                         bool parse_special,
+                                         std::span<const TextPiece> pieces,
                                          std::vector<TokenSpan>& out) const {
-  const ByteTrie& matcher = parse_special ? marked : user_defined;
+  size_t at = 0;
   size_t plain = 0;  // where the plain text before `at` begins
-  for (size_t at = 0; at < text.size() && !matcher.empty();) {
-    const ByteTrie::Match match = matcher.Longest(text.substr(at));
-    if (match.id < 0) {
-      ++at;
-      continue;
+  for (const TextPiece& piece : pieces) {
+    const size_t end = at + piece.text.size();
+    const ByteTrie& matcher = piece.parse_special ? marked : user_defined;
+    if (matcher.empty()) at = end;
+    while (at < end) {
+      const ByteTrie::Match match = matcher.Longest(text.substr(at, end - at));
+      if (match.id < 0) {
+        ++at;
+        continue;
+      }
+      if (plain < at) {
+        NIBBLE_RETURN_IF_ERROR(EncodePlain(text, plain, at, out));
+      }
+      out.push_back({match.id, at, at + match.length});
+      at += match.length;
+      plain = at;
     }
-    if (plain < at) {
-      NIBBLE_RETURN_IF_ERROR(EncodePlain(text, plain, at, out));
-    }
-    out.push_back({match.id, at, at + match.length});
-    at += match.length;
-    plain = at;
   }
   if (plain == text.size()) return absl::OkStatus();
   return EncodePlain(text, plain, text.size(), out);
@@ -169,8 +183,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(
 absl::StatusOr<std::vector<TokenSpan>> Tokenizer::EncodeWithSpans(
     std::string_view text, const EncodeOptions& options) const {
   NIBBLE_RETURN_IF_ERROR(CheckText(text));
+  const TextPiece whole = {text, options.parse_special};
   std::vector<TokenSpan> body;
-  NIBBLE_RETURN_IF_ERROR(impl_->EncodeBody(text, options.parse_special, body));
+  NIBBLE_RETURN_IF_ERROR(impl_->EncodeBody(text, {&whole, 1}, body));
   if (!options.add_special) return body;
   const TokenizerData& vocabulary = data();
   if (vocabulary.add_bos &&
@@ -188,10 +203,17 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(
     std::string_view text, const EncodeOptions& options) const {
   NIBBLE_ASSIGN_OR_RETURN(const std::vector<TokenSpan> spans,
                           EncodeWithSpans(text, options));
-  std::vector<int32_t> ids;
-  ids.reserve(spans.size());
-  for (const TokenSpan& span : spans) ids.push_back(span.id);
-  return ids;
+  return IdsOf(spans);
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodePieces(
+    std::span<const TextPiece> pieces) const {
+  std::string text;
+  for (const TextPiece& piece : pieces) text += piece.text;
+  NIBBLE_RETURN_IF_ERROR(CheckText(text));
+  std::vector<TokenSpan> spans;
+  NIBBLE_RETURN_IF_ERROR(impl_->EncodeBody(text, pieces, spans));
+  return IdsOf(spans);
 }
 
 std::string_view Tokenizer::TokenBytes(int32_t id, bool special) const {

@@ -33,6 +33,13 @@ struct TokenSpan {
   size_t end = 0;
 };
 
+// A part of a text that says itself whether special tokens are recognised in
+// it. Borrows its text.
+struct TextPiece {
+  std::string_view text;
+  bool parse_special = false;
+};
+
 // A vocabulary with its rules. Immutable, thread-safe; owned by the loaded
 // model. Encoding takes time linear in the text (n log n at worst).
 class Tokenizer final {
@@ -52,6 +59,12 @@ class Tokenizer final {
   // without gap or overlap from 0 to text.size(), if there is any token.
   absl::StatusOr<std::vector<TokenSpan>> EncodeWithSpans(
       std::string_view text, const EncodeOptions& options) const;
+
+  // The ids of the joined text of `pieces`, without added BOS or EOS. A special
+  // token is recognised inside one piece, never across two; plain text is
+  // tokenized as if there were no boundary.
+  absl::StatusOr<std::vector<int32_t>> EncodePieces(
+      std::span<const TextPiece> pieces) const;
 
   // The bytes a token adds to a text: those of special (kControl, kUnknown)
   // tokens are empty unless `special`, which gives their spelling. A
