@@ -84,14 +84,14 @@ TEST(Dequant, AgreesWithGgufBitForBit) {
   EXPECT_EQ(seen.size(), static_cast<size_t>(kNumFormats));
 }
 
-class EveryFormat : public testing::TestWithParam<FormatInfo> {};
+class EveryDequantFormat : public testing::TestWithParam<FormatInfo> {};
 
-INSTANTIATE_TEST_SUITE_P(Dequant, EveryFormat, testing::ValuesIn(kFormatTable),
-                         [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Dequant, EveryDequantFormat,
+                         testing::ValuesIn(kFormatTable), [](const auto& info) {
                            return std::string(info.param.name);
                          });
 
-TEST_P(EveryFormat, RowsNeedNoAlignmentAndNothingBeyondThem) {
+TEST_P(EveryDequantFormat, RowsNeedNoAlignmentAndNothingBeyondThem) {
   const QuantFormat format = GetParam().format;
   test::Random random(7);
   const int64_t k = 3 * GetParam().block_elements;
@@ -109,13 +109,13 @@ TEST_P(EveryFormat, RowsNeedNoAlignmentAndNothingBeyondThem) {
   }
 }
 
-TEST_P(EveryFormat, OfNothingIsNothing) {
+TEST_P(EveryDequantFormat, OfNothingIsNothing) {
   float untouched = 3;
   DequantizeRow(GetParam().format, nullptr, 0, &untouched);
   EXPECT_EQ(untouched, 3);
 }
 
-TEST_P(EveryFormat, QuantizedWeightsComeBackWithinTheBound) {
+TEST_P(EveryDequantFormat, QuantizedWeightsComeBackWithinTheBound) {
   const QuantFormat format = GetParam().format;
   const int64_t block = GetParam().block_elements;
   const int64_t k = 1024;
@@ -143,7 +143,7 @@ TEST_P(EveryFormat, QuantizedWeightsComeBackWithinTheBound) {
   }
 }
 
-TEST_P(EveryFormat, EveryBitCounts) {
+TEST_P(EveryDequantFormat, EveryBitCounts) {
   const QuantFormat format = GetParam().format;
   const int64_t block = GetParam().block_elements;
   // Rising weights from a negative one: no scale, minimum or step is 0.
