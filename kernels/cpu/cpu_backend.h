@@ -18,7 +18,7 @@ struct CpuOptions {
   int threads = 0;
   // A pool shared with other backends of the process. shared_ptr: the last of
   // the backends that use it, in whatever order they go, ends it.
-  std::shared_ptr<cpu::ThreadPool> pool;
+  std::shared_ptr<cpu::ThreadPool> pool = nullptr;
   // The best instruction set to use, for tests and benches.
   cpu::CpuTarget max_target = cpu::CpuTarget::kAvx512Vnni;
 };

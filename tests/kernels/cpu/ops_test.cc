@@ -1,0 +1,304 @@
+// Norm, gate, rotation and copies of the CPU backend against the reference.
+#include "kernels/reference/ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "kernels/reference/half.h"
+#include "tests/kernels/cpu/cpu_test_util.h"
+#include "tests/support/tolerance.h"
+
+namespace nibble::test {
+namespace {
+
+using kernels::Activations;
+using kernels::Backend;
+using kernels::KvLayerView;
+using kernels::QuantFormat;
+using kernels::RopeParams;
+using kernels::TensorView;
+using kernels::cpu::CpuActivations;
+using kernels::cpu::kBlock;
+using kernels::cpu::kQuad;
+using kernels::cpu::QuadBlock;
+
+// A backend that has layers of width k for both encodings (for floats only
+// where k is no multiple of 32), and activations of that width.
+struct Fixture {
+  Fixture(int64_t max_rows, int64_t k, int threads = 2)
+      : backend(MakeBackend(threads)) {
+    Random random(1);
+    const TestWeight floats = RandomWeight(QuantFormat::kF32, 1, k, random);
+    ops.push_back(MakeOp(*backend, floats));
+    if (k % kBlock == 0) {
+      const TestWeight codes = RandomWeight(QuantFormat::kQ8_0, 1, k, random);
+      ops.push_back(MakeOp(*backend, codes));
+    }
+    out = backend->MakeActivations(max_rows, k).value();
+    for (int64_t row = 0; row < max_rows; ++row) {
+      for (float& value : Floats(row)) value = kNaN;
+    }
+  }
+
+  CpuActivations& cpu() { return static_cast<CpuActivations&>(*out); }
+  std::span<float> Floats(int64_t row) {
+    return {cpu().FloatRow(row), static_cast<size_t>(out->k())};
+  }
+
+  std::unique_ptr<Backend> backend;
+  std::vector<std::unique_ptr<kernels::LinearOp>> ops;
+  std::unique_ptr<Activations> out;
+};
+
+// The codes of a row are the nearest multiples of max / 127 to `floats`, and
+// the sums are the codes'.
+void ExpectCodesOf(const CpuActivations& x, int64_t row,
+                   std::span<const float> floats) {
+  if (x.k() % kBlock != 0) return;  // such a width has no codes
+  const auto lane = static_cast<int>(row % kQuad);
+  for (int64_t b = 0; b < x.blocks(); ++b) {
+    const QuadBlock& block = x.Quad(row / kQuad)[b];
+    float most = 0;
+    for (int i = 0; i < kBlock; ++i) {
+      most = std::fmax(most, std::fabs(floats[b * kBlock + i]));
+    }
+    ASSERT_NEAR(block.scale[lane], most / 127, most * 2e-7);
+    int32_t sum = 0, low = 0;
+    for (int i = 0; i < kBlock; ++i) {
+      const int code = block.codes[lane][i];
+      ASSERT_LE(std::abs(code), 127);
+      ASSERT_NEAR(block.scale[lane] * static_cast<float>(code),
+                  floats[b * kBlock + i], 0.5001f * block.scale[lane]);
+      sum += code;
+      if (i < kBlock / 2) low += code;
+    }
+    ASSERT_EQ(block.neg_sum8[lane], -8 * sum);
+    ASSERT_EQ(block.neg_sum8_low[lane], -8 * low);
+    ASSERT_EQ(block.sum[lane], block.scale[lane] * static_cast<float>(sum));
+  }
+}
+
+class WidthTest : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(All, WidthTest,
+                         ::testing::Values(1, 7, 32, 72, 96, 576, 1536, 2880),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(WidthTest, RmsNorm) {
+  const int64_t k = GetParam(), rows = 37;
+  Fixture setup(rows + 2, k);
+  Random random(5);
+  GuardedMatrix x(rows, k);
+  for (int64_t row = 0; row < rows; ++row) {
+    // From tiny to large rows.
+    const auto size = static_cast<float>(std::pow(10.0, row % 9 - 4));
+    for (float& value : x.Row(row)) value = random.Normal() * size;
+  }
+  const std::vector<float> weight = random.Normals(k);
+  setup.backend->RmsNorm(x.View(), weight.data(), 1e-5f, setup.out.get());
+  std::vector<float> expected(k);
+  for (int64_t row = 0; row < rows; ++row) {
+    kernels::reference::RmsNormRow(x.Row(row).data(), weight.data(), 1e-5f, k,
+                                   expected.data());
+    // The sum's error grows with the length of a lane's chain at most.
+    ASSERT_LT(RelativeError(setup.Floats(row), expected),
+              kEpsilonF32 * (8 + static_cast<double>(k) / 8));
+    ExpectCodesOf(setup.cpu(), row, setup.Floats(row));
+  }
+  EXPECT_TRUE(std::isnan(setup.Floats(rows)[0])) << "wrote a row too many";
+  EXPECT_TRUE(x.GuardsAreWhole());
+}
+
+TEST_P(WidthTest, SiluMul) {
+  const int64_t k = GetParam(), rows = 5;
+  Fixture setup(rows, k);
+  Random random(6);
+  GuardedMatrix gate_up(rows, 2 * k);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (float& value : gate_up.Row(row)) value = 4 * random.Normal();
+    gate_up.Row(row)[0] = row % 2 == 0 ? 200.0f : -200.0f;
+  }
+  setup.backend->SiluMul(gate_up.View(), setup.out.get());
+  std::vector<float> expected(k);
+  for (int64_t row = 0; row < rows; ++row) {
+    kernels::reference::SiluMulRow(gate_up.Row(row).data(), k, expected.data());
+    for (int64_t i = 0; i < k; ++i) {
+      ASSERT_NEAR(setup.Floats(row)[i], expected[i],
+                  8 * kEpsilonF32 * std::fabs(expected[i]) + 1e-30);
+    }
+    ExpectCodesOf(setup.cpu(), row, setup.Floats(row));
+  }
+}
+
+TEST(CpuOpsTest, EncodesExtremesOfABlock) {
+  std::vector<float> x(4 * kBlock, 0.0f);
+  x[0] = 3e38f;             // block 0: one huge value
+  x[kBlock + 3] = 1e-38f;   // block 1: too small to matter
+  x[2 * kBlock] = -1e-20f;  // block 2: small
+  const auto activations = Encode(x, 1, 4 * kBlock);
+  const std::vector<double> seen = DecodeRow(*activations, 0);
+  EXPECT_NEAR(seen[0] / 3e38, 1, 1e-6);
+  EXPECT_NEAR(seen[2 * kBlock] / -1e-20, 1, 1e-6);
+  for (const size_t i : {size_t{1}, size_t{kBlock + 3}, size_t{3 * kBlock}}) {
+    EXPECT_EQ(seen[i], 0);
+  }
+}
+
+struct RopeCase {
+  RopeParams::Pairing pairing;
+  int32_t heads, kv_heads, head_dim, pairs;
+};
+
+class RopeTest : public ::testing::TestWithParam<RopeCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, RopeTest,
+    ::testing::Values(RopeCase{RopeParams::Pairing::kAdjacent, 9, 3, 64, 32},
+                      RopeCase{RopeParams::Pairing::kHalves, 12, 2, 128, 64},
+                      RopeCase{RopeParams::Pairing::kAdjacent, 2, 1, 80, 33},
+                      RopeCase{RopeParams::Pairing::kHalves, 2, 2, 72, 18},
+                      RopeCase{RopeParams::Pairing::kHalves, 3, 3, 10, 5},
+                      RopeCase{RopeParams::Pairing::kAdjacent, 1, 1, 2, 1}));
+
+TEST_P(RopeTest, TurnsAndWrites) {
+  const auto [pairing, heads, kv_heads, head_dim, pairs] = GetParam();
+  constexpr int32_t kPageSize = 5, kPages = 9, kRows = 21;
+  const auto backend = MakeBackend(2);
+  Random random(8);
+  RopeParams rope;
+  rope.pairing = pairing;
+  rope.attention_factor = 1.25f;
+  for (int32_t i = 0; i < pairs; ++i) {
+    rope.inverse_frequency.push_back(
+        static_cast<float>(std::pow(10000.0, -static_cast<double>(i) / pairs)));
+  }
+  const int64_t width = int64_t{kv_heads} * head_dim;
+  GuardedMatrix q(kRows, int64_t{heads} * head_dim), k(kRows, width),
+      v(kRows, width);
+  GuardedMatrix want_q = q, want_k = k, want_v = v;
+  std::vector<int32_t> positions;
+  std::vector<int64_t> slots;
+  for (int32_t row = 0; row < kRows; ++row) {
+    positions.push_back(row < 3 ? row : 5000 * row);
+    slots.push_back((row * 2) % (kPages * kPageSize));
+    for (GuardedMatrix* m : {&q, &k, &v}) {
+      for (float& value : m->Row(row)) value = random.Normal();
+    }
+    std::copy(q.Row(row).begin(), q.Row(row).end(), want_q.Row(row).begin());
+    std::copy(k.Row(row).begin(), k.Row(row).end(), want_k.Row(row).begin());
+    std::copy(v.Row(row).begin(), v.Row(row).end(), want_v.Row(row).begin());
+  }
+  std::vector<uint16_t> k_pages(kPages * kPageSize * width, 0x7e11);
+  std::vector<uint16_t> v_pages = k_pages;
+  const KvLayerView kv{.k = k_pages.data(),
+                       .v = v_pages.data(),
+                       .dtype = kernels::DType::kF16,
+                       .page_size = kPageSize,
+                       .kv_heads = kv_heads,
+                       .head_dim = head_dim};
+  std::vector<uint16_t> want_k_pages = k_pages, want_v_pages = v_pages;
+  KvLayerView want_kv = kv;
+  want_kv.k = want_k_pages.data();
+  want_kv.v = want_v_pages.data();
+
+  const std::vector<int32_t> row_begin = {0, kRows}, page_begin = {0, 0};
+  backend->BeginStep({.rows = kRows,
+                      .positions = positions,
+                      .slots = slots,
+                      .row_begin = row_begin,
+                      .page_begin = page_begin,
+                      .page_ids = {}});
+  backend->RopeAndWriteKv(q.View(), k.View(), v.View(), rope, kv);
+  for (int32_t row = 0; row < kRows; ++row) {
+    kernels::reference::RopeRow(rope, positions[row], heads, head_dim,
+                                want_q.Row(row).data());
+    kernels::reference::RopeRow(rope, positions[row], kv_heads, head_dim,
+                                want_k.Row(row).data());
+    kernels::reference::WriteKvRow(want_k.Row(row).data(),
+                                   want_v.Row(row).data(), slots[row], want_kv);
+    EXPECT_LT(RelativeError(q.Row(row), want_q.Row(row)), 2 * kEpsilonF32);
+    EXPECT_LT(RelativeError(k.Row(row), want_k.Row(row)), 2 * kEpsilonF32);
+  }
+  for (size_t i = 0; i < k_pages.size(); ++i) {
+    ASSERT_EQ(v_pages[i], want_v_pages[i]) << i;
+    // An FP32 rounding may tip an FP16 one.
+    const float got = kernels::reference::HalfToFloat(k_pages[i]);
+    const float want = kernels::reference::HalfToFloat(want_k_pages[i]);
+    if (std::isnan(want)) {
+      ASSERT_EQ(k_pages[i], want_k_pages[i]) << i;  // not written
+    } else {
+      ASSERT_NEAR(got, want, 0x1p-10f * std::fabs(want) + 0x1p-24f) << i;
+    }
+  }
+  EXPECT_TRUE(q.GuardsAreWhole() && k.GuardsAreWhole());
+}
+
+TEST(CpuOpsTest, CopiesTheRowsAskedFor) {
+  const auto backend = MakeBackend(1);
+  GuardedMatrix x(4, 33), out(3, 33);
+  for (int64_t row = 0; row < 4; ++row) {
+    for (float& value : x.Row(row)) value = static_cast<float>(row);
+  }
+  const std::vector<int32_t> rows = {3, 0, 3};
+  backend->CopyRows(x.View(), rows, out.View());
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(SameBits(out.Row(i), x.Row(rows[i])));
+  EXPECT_TRUE(out.GuardsAreWhole());
+}
+
+TEST(CpuOpsTest, BackendsMayShareAPool) {
+  const auto pool = std::make_shared<kernels::cpu::ThreadPool>(3);
+  const auto work = [&pool](bool* right) {
+    const auto backend = kernels::MakeCpuBackend({.pool = pool}).value();
+    Random random(1);
+    const int64_t n = 200, k = 256, rows = 20;
+    const TestWeight weight = RandomWeight(QuantFormat::kQ4_0, n, k, random);
+    const auto op = MakeOp(*backend, weight);
+    const auto x = Encode(random.Normals(rows * k), rows, k);
+    GuardedMatrix first(rows, n), again(rows, n);
+    op->Run({.x = x.get(), .y = first.View()});
+    *right = true;
+    for (int i = 0; i < 200; ++i) {
+      op->Run({.x = x.get(), .y = again.View()});
+      for (int64_t row = 0; row < rows; ++row) {
+        *right = *right && SameBits(first.Row(row), again.Row(row));
+      }
+    }
+  };
+  bool right[3] = {};
+  std::vector<std::thread> engines;
+  for (bool& r : right) engines.emplace_back(work, &r);
+  for (std::thread& engine : engines) engine.join();
+  EXPECT_TRUE(right[0] && right[1] && right[2]);
+}
+
+TEST(CpuOpsTest, SaysWhatItIs) {
+  const auto backend = MakeBackend(2, kernels::cpu::CpuTarget::kPortable);
+  EXPECT_EQ(backend->name(), "cpu");
+  EXPECT_EQ(backend->description(), "portable, 2 threads");
+  EXPECT_EQ(backend->kv_dtype(), kernels::DType::kF16);
+  EXPECT_FALSE(kernels::MakeCpuBackend({.threads = -1}).ok());
+  EXPECT_FALSE(kernels::MakeCpuBackend({.threads = 5000}).ok());
+  EXPECT_TRUE(kernels::MakeCpuBackend().ok());
+}
+
+TEST(CpuOpsTest, MeasuresItsTime) {
+  Fixture setup(64, 1536);
+  GuardedMatrix y(64, 1);
+  Random random(1);
+  GuardedMatrix x(64, 1536);
+  for (int64_t row = 0; row < 64; ++row) {
+    for (float& value : x.Row(row)) value = random.Normal();
+  }
+  const std::vector<float> weight(1536, 1.0f);
+  setup.backend->RmsNorm(x.View(), weight.data(), 1e-5f, setup.out.get());
+  setup.ops[0]->Run({.x = setup.out.get(), .y = y.View()});
+  EXPECT_GT(setup.backend->TakeTimings().linear_seconds, 0);
+  EXPECT_EQ(setup.backend->TakeTimings().linear_seconds, 0);
+}
+
+}  // namespace
+}  // namespace nibble::test
