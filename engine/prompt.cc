@@ -63,25 +63,6 @@ absl::StatusOr<PreparedPrompt> PrepareIds(const TokenPrompt& prompt,
   return PreparedPrompt{std::move(ids), std::move(text)};
 }
 
-absl::StatusOr<std::vector<int32_t>> EncodePieces(
-    std::span<const model::PromptPiece> pieces,
-    const model::Tokenizer& tokenizer, bool parse_special) {
-  std::vector<int32_t> ids;
-  for (const model::PromptPiece& piece : pieces) {
-    model::EncodeOptions options;
-    options.add_special = false;
-    options.parse_special = piece.is_markup || parse_special;
-    NIBBLE_ASSIGN_OR_RETURN(const std::vector<int32_t> part,
-                            tokenizer.Encode(piece.text, options));
-    ids.insert(ids.end(), part.begin(), part.end());
-  }
-  const std::optional<int32_t> bos = tokenizer.bos();
-  if (tokenizer.adds_bos() && (ids.empty() || ids.front() != *bos)) {
-    ids.insert(ids.begin(), *bos);
-  }
-  return ids;
-}
-
 absl::StatusOr<PreparedPrompt> PrepareChat(
     const ChatPrompt& prompt, const model::Tokenizer& tokenizer,
     const absl::StatusOr<model::ChatTemplate>& chat_template) {
@@ -90,7 +71,7 @@ absl::StatusOr<PreparedPrompt> PrepareChat(
       chat_template->Render(prompt.messages);
   if (!pieces.ok()) return NameField("chat.messages", pieces.status());
   absl::StatusOr<std::vector<int32_t>> ids =
-      EncodePieces(*pieces, tokenizer, prompt.parse_special);
+      model::EncodeChat(*pieces, tokenizer, prompt.parse_special);
   if (!ids.ok()) return NameField("chat.messages", ids.status());
   PreparedPrompt prepared{*std::move(ids), {}};
   for (const model::PromptPiece& piece : *pieces) {

@@ -114,6 +114,7 @@ void CountingObserver::OnStep(const engine::StepStats& stats) {
   // Only the engine thread writes it.
   most_rows = std::max<int64_t>(most_rows, stats.narrow_rows + stats.wide_rows);
   EXPECT_GE(stats.duration, stats.model);
+  if (on_step) on_step();
 }
 
 std::string TokensScript(const std::vector<std::string>& tokens,
@@ -165,7 +166,7 @@ engine::Request IdsRequest(std::vector<int32_t> ids) {
   return request;
 }
 
-Answer Run(engine::Engine& engine, engine::Request request) {
+Answer Ask(engine::Engine& engine, engine::Request request) {
   Answer answer;
   answer.sink = std::make_unique<RecordingSink>(request.n);
   const auto handle = engine.Submit(std::move(request), answer.sink.get());

@@ -79,6 +79,9 @@ class CountingObserver final : public engine::EngineObserver {
   void OnFinished(const engine::RequestStats& stats) override;
   void OnStep(const engine::StepStats& stats) override;
 
+  // Called after each step, on the engine thread. Set before the first Submit.
+  std::function<void()> on_step;
+
   int64_t Rejected(engine::Rejection reason) const {
     return rejected_by[static_cast<size_t>(reason)];
   }
@@ -88,6 +91,10 @@ class CountingObserver final : public engine::EngineObserver {
   std::atomic<int64_t> rejected_by[engine::kNumRejections] = {};
   std::atomic<int64_t> finished = 0;
   std::atomic<int64_t> finished_by[8] = {};
+  int64_t Finished(engine::FinishReason reason) const {
+    return finished_by[static_cast<size_t>(reason)];
+  }
+
   std::atomic<int64_t> first_tokens = 0;
   std::atomic<int64_t> inter_tokens = 0;
   std::atomic<int64_t> steps = 0;
@@ -119,7 +126,7 @@ struct Answer {
   absl::Status status;  // of Submit, or of the end
   const std::string& text(size_t i = 0) const { return sink->text(i); }
 };
-Answer Run(engine::Engine& engine, engine::Request request);
+Answer Ask(engine::Engine& engine, engine::Request request);
 
 // Waits until the engine has no work; fails the test after a minute.
 engine::EngineSnapshot WaitIdle(const engine::Engine& engine);
