@@ -240,7 +240,7 @@ void Scheduler::Impl::GiveRows(StepPlan& plan) {
     LiveSequence& sequence = **it;
     const int32_t wanted = RowsFor(sequence, budget);
     if (wanted == 0) continue;
-    const int32_t rows = TakePages(sequence, wanted, budget, plan);
+    const int32_t rows = TakePages(sequence, wanted, plan);
     if (rows == 0) {
       // It ranks lowest and nothing is left for it.
       Preempt(sequence, plan);
@@ -283,7 +283,7 @@ int32_t Scheduler::Impl::RowsFor(const LiveSequence& sequence,
 // Takes pages for the next `rows` tokens, preempting sequences of lower rank
 // as it must. Returns for how many of them there are pages.
 int32_t Scheduler::Impl::TakePages(LiveSequence& sequence, int32_t rows,
-                                   Budget& budget, StepPlan& plan) {
+                                   StepPlan& plan) {
   const int32_t pages = PagesFor(int64_t{sequence.num_computed} + rows);
   while (static_cast<int32_t>(sequence.pages.size()) < pages) {
     const std::optional<int32_t> page = pool.Allocate();
@@ -293,10 +293,6 @@ int32_t Scheduler::Impl::TakePages(LiveSequence& sequence, int32_t rows,
     }
     LiveSequence& victim = **running.rbegin();
     if (&victim == &sequence) break;
-    if (victim.decodes()) {
-      ++budget.rows;
-      ++budget.logit_rows;
-    }
     Preempt(victim, plan);
   }
   const auto room =

@@ -104,8 +104,7 @@ struct Scheduler::Impl {
   struct Budget;
   void GiveRows(StepPlan& plan);
   int32_t RowsFor(const LiveSequence& sequence, const Budget& budget) const;
-  int32_t TakePages(LiveSequence& sequence, int32_t rows, Budget& budget,
-                    StepPlan& plan);
+  int32_t TakePages(LiveSequence& sequence, int32_t rows, StepPlan& plan);
   int32_t RowsWanted(const LiveSequence& sequence) const;
   int32_t PagesFor(int64_t tokens) const;
   int32_t PagesReserved(const LiveSequence& sequence) const;

@@ -59,7 +59,7 @@ TEST(SchedulerPagesTest, PagesAreTakenAsTokensNeedThem) {
 TEST(SchedulerPagesTest, ALoneSequenceMayFillThePool) {
   for (const auto& [prompt, generated] :
        std::vector<std::pair<int32_t, int32_t>>{
-           {12, 0}, {11, 1}, {8, 4}, {1, 11}, {12, 0}}) {
+           {12, 0}, {11, 1}, {8, 4}, {1, 11}}) {
     Simulation simulation(Options(3));
     simulation.Add(Params(1, prompt, generated));
     simulation.RunUntilIdle(20);
@@ -142,6 +142,22 @@ TEST(SchedulerPagesTest, HigherPriorityPreemptsForPagesOnlyWhenThatHelps) {
   EXPECT_THAT(step.preempted, ElementsAre(2));
   EXPECT_THAT(Ids(step), ElementsAre(1, 4));
   simulation.RunUntilIdle(30);
+}
+
+TEST(SchedulerPagesTest, PagesThatStayWithAnotherOwnerMakeNoRoom) {
+  Simulation simulation(Options(6));
+  SequenceParams shared = Params(1, 9, 3, 1);  // three pages, to the end
+  simulation.Add(shared);
+  simulation.Step();
+  shared.id = 2;
+  shared.priority = 0;
+  simulation.Add(shared);
+  simulation.Step();
+  EXPECT_EQ(simulation.scheduler().pool().available(), 2);
+  // Sequence 2 has three pages, but two of them are sequence 1's too.
+  simulation.Add(Params(3, 16, 0, 1));
+  EXPECT_THAT(simulation.Step().preempted, IsEmpty());
+  simulation.RunUntilIdle(20);
 }
 
 TEST(SchedulerPagesTest, APreemptedSequenceIsComputedInChunks) {

@@ -173,6 +173,30 @@ TEST(SchedulerTest, HigherPriorityTakesASlotOnlyWhenNoneIsFree) {
   simulation.RunUntilIdle(30);
 }
 
+TEST(SchedulerTest, HigherPriorityTakesTheRowOfTheOneItPreempts) {
+  SimulationOptions options = Options();
+  options.scheduler.max_sequences = 2;
+  options.scheduler.max_batch_rows = 2;
+  Simulation simulation(options);
+  simulation.Add(Params(1, 1, 9));
+  simulation.Add(Params(2, 1, 9));
+  simulation.Step();
+  simulation.Add(Params(3, 3, 1, 1));
+  EXPECT_THAT(simulation.Step().items,
+              ElementsAre(Decode(1, 1), Prompt(3, 0, 1)));
+}
+
+TEST(SchedulerTest, NothingStartsInAStepThatHasNoRowForIt) {
+  Simulation simulation(Options());
+  simulation.Add(Params(1, 20, 1));
+  simulation.Add(Params(2, 1, 1));
+  simulation.Step();
+  simulation.Step();
+  EXPECT_EQ(simulation.scheduler().stats().waiting, 1);
+  simulation.Step();
+  EXPECT_TRUE(simulation.scheduler().idle());
+}
+
 TEST(SchedulerTest, AllLogitsChunksObeyTheLogitBudget) {
   SimulationOptions options = Options();
   options.scheduler.max_logit_rows = 4;
