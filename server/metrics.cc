@@ -1,7 +1,9 @@
 #include "server/metrics.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <list>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -181,19 +183,39 @@ std::string_view Name(Refusal refusal) {
   return "unknown";
 }
 
+// What was received and refused, of one model or of no known one. Thread-safe.
+class Admissions final {
+ public:
+  Admissions(Families& f, const std::string& model)
+      : received_(f.received.Add({{"model_name", model}})) {
+    const auto add = [&](std::string_view reason) {
+      rejected_[reason] = &f.rejected.Add(
+          {{"model_name", model}, {"reason", std::string(reason)}});
+    };
+    for (int i = 0; i < engine::kNumRejections; ++i) {
+      add(engine::Name(static_cast<Rejection>(i)));
+    }
+    add(Name(Refusal::kUnknownModel));
+    add(Name(Refusal::kModelNotServing));
+  }
+
+  void Receive() { received_.Increment(); }
+  void Reject(std::string_view reason) { rejected_.at(reason)->Increment(); }
+
+ private:
+  Counter& received_;
+  std::map<std::string_view, Counter*> rejected_;
+};
+
 // The series of one model. Made by Metrics::AddModel; its methods are called
 // by that model's engine and by gRPC threads.
 class ModelMetrics final : public engine::EngineObserver {
  public:
-  ModelMetrics(Families& f, const std::string& model);
+  ModelMetrics(Families& f, const std::string& model, Admissions& admissions);
 
-  void OnReceived() override { received_.Increment(); }
+  void OnReceived() override { admissions_.Receive(); }
   void OnRejected(Rejection reason) override {
-    rejected_.at(engine::Name(reason))->Increment();
-  }
-  void OnRefused(Refusal refusal) {
-    received_.Increment();
-    rejected_.at(Name(refusal))->Increment();
+    admissions_.Reject(engine::Name(reason));
   }
   void OnFirstToken(engine::Clock::duration since_arrival) override {
     first_token_.Observe(Seconds(since_arrival));
@@ -205,8 +227,7 @@ class ModelMetrics final : public engine::EngineObserver {
   void OnStep(const engine::StepStats& stats) override;
 
  private:
-  Counter& received_;
-  std::map<std::string_view, Counter*> rejected_;
+  Admissions& admissions_;
   std::array<Counter*, kNumFinishReasons> finished_{};
   std::array<Counter*, kNumFinishReasons> success_{};
   std::array<Counter*, kNumFinishReasons> wasted_{};  // null: not wasted
@@ -229,8 +250,9 @@ class ModelMetrics final : public engine::EngineObserver {
   Histogram& wide_rows_;
 };
 
-ModelMetrics::ModelMetrics(Families& f, const std::string& model)
-    : received_(f.received.Add({{"model_name", model}})),
+ModelMetrics::ModelMetrics(Families& f, const std::string& model,
+                           Admissions& admissions)
+    : admissions_(admissions),
       prompt_tokens_(f.prompt_tokens.Add({{"model_name", model}})),
       generation_tokens_(f.generation_tokens.Add({{"model_name", model}})),
       quantize_seconds_(f.quantize_seconds.Add({{"model_name", model}})),
@@ -253,15 +275,6 @@ ModelMetrics::ModelMetrics(Families& f, const std::string& model)
                                    kRowBuckets)),
       wide_rows_(f.gemm_rows.Add({{"model_name", model}, {"path", "wide"}},
                                  kRowBuckets)) {
-  const auto add_rejection = [&](std::string_view reason) {
-    rejected_[reason] = &f.rejected.Add(
-        {{"model_name", model}, {"reason", std::string(reason)}});
-  };
-  for (int i = 0; i < engine::kNumRejections; ++i) {
-    add_rejection(engine::Name(static_cast<Rejection>(i)));
-  }
-  add_rejection(Name(Refusal::kUnknownModel));
-  add_rejection(Name(Refusal::kModelNotServing));
   for (int i = 0; i < kNumFinishReasons; ++i) {
     const auto reason = static_cast<FinishReason>(i);
     finished_[i] = &f.finished.Add(
@@ -323,24 +336,27 @@ struct Metrics::Impl {
   prometheus::Registry registry;
   Families families;
   Counter& stalled_streams;
-  std::map<std::string, ModelMetrics, std::less<>> models;
+  std::map<std::string, Admissions, std::less<>> admissions;
+  std::list<ModelMetrics> models;
 };
 
 Metrics::Metrics(bool vllm_names) : impl_(std::make_unique<Impl>(vllm_names)) {
-  AddModel(std::string(kUnknownModelLabel));
+  const std::string unknown(kUnknownModelLabel);
+  impl_->admissions.try_emplace(unknown, impl_->families, unknown);
 }
 
 Metrics::~Metrics() = default;
 
 engine::EngineObserver* Metrics::AddModel(const std::string& name) {
-  return &impl_->models
-              .emplace(std::piecewise_construct, std::forward_as_tuple(name),
-                       std::forward_as_tuple(impl_->families, name))
-              .first->second;
+  Admissions& admissions =
+      impl_->admissions.try_emplace(name, impl_->families, name).first->second;
+  return &impl_->models.emplace_back(impl_->families, name, admissions);
 }
 
 void Metrics::CountRefusal(std::string_view model, Refusal refusal) {
-  impl_->models.find(model)->second.OnRefused(refusal);
+  Admissions& admissions = impl_->admissions.find(model)->second;
+  admissions.Receive();
+  admissions.Reject(Name(refusal));
 }
 
 void Metrics::CountStalledStream() { impl_->stalled_streams.Increment(); }
@@ -349,6 +365,11 @@ std::string Metrics::Render(const ServerGauges& gauges) const {
   std::vector<prometheus::MetricFamily> families = impl_->registry.Collect();
   AppendGauges(gauges, families);
   if (impl_->vllm_names) AppendVllmNames(families);
+  // The registry keeps them in no order; a reader likes one.
+  for (prometheus::MetricFamily& family : families) {
+    std::sort(family.metric.begin(), family.metric.end(),
+              [](const auto& a, const auto& b) { return a.label < b.label; });
+  }
   std::ostringstream text;
   prometheus::TextSerializer().Serialize(text, families);
   return text.str();
