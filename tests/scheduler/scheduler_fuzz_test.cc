@@ -140,7 +140,7 @@ class Trace final {
 TEST(SchedulerFuzzTest, EachSequenceGetsTheTokensItGetsAlone) {
   uint64_t preemptions = 0;
   uint64_t hits = 0;
-  for (uint32_t seed = 0; seed < 1500; ++seed) {
+  for (uint32_t seed = 0; seed < 800; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Trace trace(seed);
     trace.Run();
@@ -149,8 +149,8 @@ TEST(SchedulerFuzzTest, EachSequenceGetsTheTokensItGetsAlone) {
     if (HasFailure()) break;
   }
   // The traces do reach what they are for.
-  EXPECT_GT(preemptions, 5000u);
-  EXPECT_GT(hits, 20000u);
+  EXPECT_GT(preemptions, 3000u);
+  EXPECT_GT(hits, 10000u);
 }
 
 }  // namespace

@@ -112,6 +112,28 @@ TEST(SchedulerPagesTest, AdmissionLeavesTheRunningTheirNextPages) {
   EXPECT_EQ(simulation.scheduler().stats().preemptions, 0u);
 }
 
+TEST(SchedulerPagesTest, SequencesThatStartTogetherLeaveRoomForEachOther) {
+  Simulation simulation(Options(6));
+  simulation.Add(Params(1, 4, 9));   // two pages
+  simulation.Add(Params(2, 17, 0));  // five
+  EXPECT_THAT(Ids(simulation.Step()), ElementsAre(1));
+  simulation.RunUntilIdle(20);
+  EXPECT_EQ(simulation.scheduler().stats().preemptions, 0u);
+}
+
+TEST(SchedulerPagesTest, APreemptedSequenceLeavesItsReserveToo) {
+  SimulationOptions options = Options(8);
+  options.scheduler.max_batch_rows = 64;
+  Simulation simulation(options);
+  simulation.Add(Params(1, 4, 9));  // one page, and two in reserve
+  simulation.Step();
+  simulation.Add(Params(2, 24, 0, 1));  // six pages
+  simulation.Add(Params(3, 8, 0, 1));   // two
+  const StepRecord step = simulation.Step();
+  EXPECT_THAT(step.preempted, ElementsAre(1));
+  EXPECT_THAT(Ids(step), ElementsAre(2, 3));
+}
+
 TEST(SchedulerPagesTest, NothingOvertakesTheHeadOfTheQueue) {
   Simulation simulation(Options(6));
   simulation.Add(Params(1, 8, 9));
