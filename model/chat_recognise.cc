@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -129,7 +130,7 @@ std::optional<RecognisedChat> RecogniseLlama3(const JinjaText& text) {
   return chat;
 }
 
-// The first of `styles` that the template writes around a content.
+// How a template writes a content.
 struct MistralTurn {
   std::string_view output;
   std::string_view before;
@@ -137,6 +138,7 @@ struct MistralTurn {
   bool trims;
 };
 
+// The first of `turns` that the template writes.
 const MistralTurn* FindTurn(const JinjaText& text,
                             std::span<const MistralTurn> turns) {
   for (const MistralTurn& turn : turns) {
@@ -145,22 +147,34 @@ const MistralTurn* FindTurn(const JinjaText& text,
   return nullptr;
 }
 
+constexpr MistralTurn kMistralUserTurns[] = {
+    {"'[INST] '+message['content']+' [/INST]'", "[INST] ", " [/INST]", false},
+    {"' [INST] '+message['content']+' [/INST]'", " [INST] ", " [/INST]", false},
+    {"'[INST] '+message['content']+'[/INST]'", "[INST] ", "[/INST]", false},
+    {"'[INST]'+message['content']+'[/INST]'", "[INST]", "[/INST]", false},
+};
+constexpr MistralTurn kMistralAssistantTurns[] = {
+    {"message['content']+eos_token", "", "", false},
+    {"message['content']+eos_token+' '", "", " ", false},
+    {"' '+message['content']+eos_token", " ", "", false},
+    {"' '+message['content']|trim+eos_token", " ", "", true},
+};
+
+// Where the template puts a system message that it writes; nothing when we do
+// not know.
+std::optional<ChatStyle::System> MistralSystemPlace(const JinjaText& text) {
+  if (text.Contains("{%ifloop.firstandsystem_messageisdefined%}")) {
+    return ChatStyle::kWithFirst;
+  }
+  if (text.Contains("{%ifloop.lastandsystem_messageisdefined%}")) {
+    return ChatStyle::kWithLast;
+  }
+  return std::nullopt;
+}
+
 std::optional<RecognisedChat> RecogniseMistral(const JinjaText& text) {
-  static constexpr MistralTurn kUserTurns[] = {
-      {"'[INST] '+message['content']+' [/INST]'", "[INST] ", " [/INST]", false},
-      {"' [INST] '+message['content']+' [/INST]'", " [INST] ", " [/INST]",
-       false},
-      {"'[INST] '+message['content']+'[/INST]'", "[INST] ", "[/INST]", false},
-      {"'[INST]'+message['content']+'[/INST]'", "[INST]", "[/INST]", false},
-  };
-  static constexpr MistralTurn kAssistantTurns[] = {
-      {"message['content']+eos_token", "", "", false},
-      {"message['content']+eos_token+' '", "", " ", false},
-      {"' '+message['content']+eos_token", " ", "", false},
-      {"' '+message['content']|trim+eos_token", " ", "", true},
-  };
-  const MistralTurn* user = FindTurn(text, kUserTurns);
-  const MistralTurn* assistant = FindTurn(text, kAssistantTurns);
+  const MistralTurn* user = FindTurn(text, kMistralUserTurns);
+  const MistralTurn* assistant = FindTurn(text, kMistralAssistantTurns);
   const bool alternates =
       text.Contains(kAlternation) ||
       text.Contains("(message['role']=='user')!=(ns.index%2==0)");
@@ -176,26 +190,21 @@ std::optional<RecognisedChat> RecogniseMistral(const JinjaText& text) {
   chat.style.before_assistant = assistant->before;
   chat.style.after_eos = assistant->after;
   chat.style.trims_assistant = assistant->trims;
-  const std::string with_system = "'" + std::string(user->before) +
-                                  "'+system_message+'\n\n'+message['content']"
-                                  "+'" +
-                                  std::string(user->after) + "'";
+  std::string with_system = "'";
+  with_system.append(user->before)
+      .append("'+system_message+'\n\n'+message['content']+'")
+      .append(user->after)
+      .append("'");
   if (Writes(text, with_system)) {
-    if (text.Contains("{%ifloop.firstandsystem_messageisdefined%}")) {
-      chat.style.system = ChatStyle::kWithFirst;
-    } else if (text.Contains("{%ifloop.lastandsystem_messageisdefined%}")) {
-      chat.style.system = ChatStyle::kWithLast;
-    } else {
-      return std::nullopt;
-    }
+    const auto place = MistralSystemPlace(text);
+    if (!place.has_value()) return std::nullopt;
+    chat.style.system = *place;
   }
   // What is written for tools is never reached.
-  if (!text.Contains("[AVAILABLE_TOOLS]") &&
-      !WritesOnly(
-          text, {"bos_token", user->output, assistant->output, with_system})) {
-    return std::nullopt;
-  }
-  return chat;
+  const bool only_known = text.Contains("[AVAILABLE_TOOLS]") ||
+                          WritesOnly(text, {"bos_token", user->output,
+                                            assistant->output, with_system});
+  return only_known ? std::optional(chat) : std::nullopt;
 }
 
 std::optional<RecognisedChat> RecogniseZephyr(const JinjaText& text) {

@@ -76,8 +76,9 @@ class Tokenizer final {
   // SanitizeUtf8 is the caller's. `ids` must be in [0, vocab_size).
   std::string Decode(std::span<const int32_t> ids, bool special = false) const;
 
-  bool IsSpecial(int32_t id) const;          // kControl or kUnknown
-  bool IsEndOfGeneration(int32_t id) const;  // EOS, EOT and their like
+  bool IsSpecial(int32_t id) const;  // kControl or kUnknown
+  // EOS, EOT and TokenizerData::end_of_generation.
+  bool IsEndOfGeneration(int32_t id) const;
   std::span<const int32_t> end_of_generation() const;
   // The id of a special token by its spelling.
   std::optional<int32_t> SpecialToken(std::string_view text) const;

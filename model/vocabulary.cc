@@ -13,13 +13,6 @@
 namespace nibble::model {
 namespace {
 
-// Spellings of control tokens that end a turn or a text in the model families
-// we read. Files often name only one of them (tokenizer.ggml.eos_token_id).
-constexpr std::string_view kEndSpellings[] = {
-    "<|eot_id|>", "<|im_end|>",    "<|end|>",         "<|endoftext|>", "</s>",
-    "<|eom_id|>", "<end_of_turn>", "<|end_of_text|>", "<EOT>",         "<eos>",
-};
-
 absl::Status Wrong(std::string what) {
   return absl::InvalidArgumentError("vocabulary: " + std::move(what));
 }
@@ -166,13 +159,6 @@ void Vocabulary::ListEndOfGeneration() {
   ids = data_.end_of_generation;
   if (data_.eos.has_value()) ids.push_back(*data_.eos);
   if (data_.eot.has_value()) ids.push_back(*data_.eot);
-  // A scripted vocabulary says itself what ends a text.
-  if (data_.type != TokenizerType::kLongestMatch) {
-    for (const std::string_view text : kEndSpellings) {
-      const int32_t id = Find(text);
-      if (id >= 0 && kind(id) == TokenKind::kControl) ids.push_back(id);
-    }
-  }
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }

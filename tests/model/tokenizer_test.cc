@@ -334,15 +334,14 @@ TEST(TokenizerTest, LongestMatchNamesTheByteNothingMatches) {
               ElementsAre(0, 6));
 }
 
-TEST(TokenizerTest, EndTokensAreTheFilesAndTheWellKnownControlTokens) {
+TEST(TokenizerTest, EndTokensAreThoseOfTheData) {
   TokenizerData data = LlamaLike();
-  Add(data, "<|eot_id|>", TokenKind::kControl);  // 268
-  Add(data, "<|im_end|>");                       // 269, plain
-  data.end_of_generation = {263};
+  data.eot = 264;
+  data.end_of_generation = {263, 2};
   const auto tokenizer = Make(std::move(data));
-  EXPECT_THAT(tokenizer->end_of_generation(), ElementsAre(2, 263, 268));
-  EXPECT_TRUE(tokenizer->IsEndOfGeneration(268));
-  EXPECT_FALSE(tokenizer->IsEndOfGeneration(269));
+  EXPECT_THAT(tokenizer->end_of_generation(), ElementsAre(2, 263, 264));
+  EXPECT_TRUE(tokenizer->IsEndOfGeneration(264));
+  EXPECT_FALSE(tokenizer->IsEndOfGeneration(1));
 }
 
 // Each is a megabyte; an algorithm that is not close to linear in it would
