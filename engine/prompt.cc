@@ -1,5 +1,6 @@
 #include "engine/prompt.h"
 
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -36,12 +37,12 @@ absl::StatusOr<PreparedPrompt> PrepareText(const TextPrompt& prompt,
   absl::StatusOr<std::vector<int32_t>> ids =
       tokenizer.Encode(prompt.text, options);
   if (!ids.ok()) return NameField("text", ids.status());
-  // The vocabulary does not put BOS first by itself, the request wants it.
-  const bool missing = ids->empty() || ids->front() != *tokenizer.bos();
-  if (want_bos && missing) ids->insert(ids->begin(), *tokenizer.bos());
-  if (ids->empty() && !prompt.add_bos.has_value() &&
-      tokenizer.bos().has_value()) {
-    ids->push_back(*tokenizer.bos());
+  const std::optional<int32_t> bos = tokenizer.bos();
+  if (want_bos && (ids->empty() || ids->front() != *bos)) {
+    // The request wants a BOS that the vocabulary does not add by itself.
+    ids->insert(ids->begin(), *bos);
+  } else if (ids->empty() && bos.has_value() && !prompt.add_bos.has_value()) {
+    ids->push_back(*bos);
   }
   if (ids->empty()) {
     return FieldError("text", "the prompt is empty and no BOS is put first");

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -132,6 +133,30 @@ TEST(ScriptedModel, TheFileWinsOverTheOptions) {
   EXPECT_EQ((*runner)->info().pages, 3);
   EXPECT_EQ((*runner)->info().page_size, 4);
   EXPECT_EQ((*runner)->info().max_batch_rows, 5);
+}
+
+std::string ReadSource(const std::string& path) {
+  std::ifstream stream(std::string(NIBBLE_SOURCE_DIR) + "/" + path);
+  EXPECT_TRUE(stream.good()) << path;
+  return {std::istreambuf_iterator<char>(stream),
+          std::istreambuf_iterator<char>()};
+}
+
+TEST(ScriptedModel, TheDocumentedExampleDoesWhatItsTextSays) {
+  const std::string page = ReadSource("docs/scripted-model.md");
+  const std::string fence = "```json\n";
+  const size_t begin = page.find(fence) + fence.size();
+  const std::string json = page.substr(begin, page.find("```", begin) - begin);
+  const auto engine = MakeScriptedEngine(json);
+  EXPECT_EQ(Ask(*engine, TextRequest("the weather?")).text(), "Sunny😀");
+  const auto failed = Ask(*engine, TextRequest("fail now"));
+  EXPECT_EQ(failed.status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(failed.text(), "Hello");
+  Request other = TextRequest("anything else");
+  other.max_new_tokens = 6;
+  EXPECT_EQ(Ask(*engine, std::move(other)).text(),
+            "Hello there, worldHello there");
+  EXPECT_TRUE(engine->chat_template().ok());
 }
 
 std::string TextOf(Engine& engine, Request request, int32_t max_new = 5) {
