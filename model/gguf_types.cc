@@ -2,8 +2,9 @@
 
 #include <array>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/utf8.h"
 
 namespace nibble::model {
 namespace {
@@ -119,10 +120,33 @@ std::string TensorTypeName(uint32_t number) {
                          : absl::StrCat(Absl(type->name), " (", number, ")");
 }
 
+std::string Printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const Utf8Unit unit = NextUtf8(text);
+    const uint32_t c = unit.code_point;
+    if (unit.kind != Utf8Unit::kCharacter) {
+      out += kReplacementCharacter;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c < 0x20 || (c >= 0x7F && c < 0xA0)) {  // C0, DEL, C1
+      absl::StrAppendFormat(&out, "\\u%04x", c);
+    } else {
+      if (c == '"' || c == '\\') out += '\\';
+      out += text.substr(0, unit.length);
+    }
+    text.remove_prefix(unit.length);
+  }
+  return out;
+}
+
 std::string Quoted(std::string_view text) {
   constexpr size_t kLongest = 80;  // bytes shown
-  const std::string_view shown = text.substr(0, kLongest);
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(Absl(shown)),
+  std::string_view shown = text.substr(0, kLongest);
+  if (shown.size() < text.size()) {
+    shown.remove_suffix(IncompleteUtf8Tail(shown));
+  }
+  return absl::StrCat("\"", Printable(shown),
                       shown.size() < text.size() ? "...\"" : "\"");
 }
 

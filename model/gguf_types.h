@@ -51,8 +51,12 @@ inline absl::string_view Absl(std::string_view text) {
   return {text.data(), text.size()};
 }
 
-// `text` in double quotes for a message: cut when long, and no control
-// characters, whatever a file says.
+// `text` as valid UTF-8 without control characters: it can neither break a
+// message nor steer a terminal, whatever a file says. Quotes and backslashes
+// are escaped.
+std::string Printable(std::string_view text);
+
+// The same in double quotes, cut when long.
 std::string Quoted(std::string_view text);
 
 }  // namespace nibble::model

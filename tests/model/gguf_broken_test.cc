@@ -46,7 +46,7 @@ TEST(GgufBroken, NotGguf) {
   EXPECT_THAT(Refusal("GGU"), HasSubstr("is not a GGUF file: 3 bytes"));
   EXPECT_THAT(Refusal("\x7f"
                       "ELF and more"),
-              HasSubstr("begins with \"\\177ELF\""));
+              HasSubstr("begins with \"\\u007fELF\""));
 }
 
 TEST(GgufBroken, Versions) {

@@ -235,9 +235,17 @@ TEST(Gguf, TensorsInAnyOrderWithHoles) {
 }
 
 TEST(Gguf, MessagesHoldNoControlCharacters) {
-  EXPECT_EQ(Quoted("a\x1b[2Jb\n"), "\"a\\033[2Jb\\n\"");
-  EXPECT_EQ(Quoted(std::string(100, 'x')),
-            "\"" + std::string(80, 'x') + "...\"");
+  EXPECT_EQ(Quoted("a\x1b[2Jb\n"), "\"a\\u001b[2Jb\\n\"");
+  EXPECT_EQ(Quoted("\x7f\xC2\x9B\"\\"), "\"\\u007f\\u009b\\\"\\\\\"");
+  EXPECT_EQ(Quoted("\xFFz\xC3\xA4"), "\"\xEF\xBF\xBDz\xC3\xA4\"");
+}
+
+TEST(Gguf, LongTextsAreCutBetweenCharacters) {
+  const std::string fits(80, 'x');
+  EXPECT_EQ(Quoted(fits), "\"" + fits + "\"");
+  EXPECT_EQ(Quoted(fits + "x"), "\"" + fits + "...\"");
+  const std::string most(79, 'x');
+  EXPECT_EQ(Quoted(most + "\xC3\xA4"), "\"" + most + "...\"");
 }
 
 TEST(Gguf, ValuesAsText) {
