@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status.h"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -17,14 +18,32 @@ absl::Status ToStatus(const char* call, cudaError_t error) {
                                           ": ", cudaGetErrorString(error)));
 }
 
+// Nothing wrong where there is no driver; an error where there is an old one:
+// the runtime gives both the same code.
+absl::Status CheckDriverVersion() {
+  int driver = 0;  // stays 0 without a driver; 1000 * major + 10 * minor
+  int runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) return absl::OkStatus();
+  const auto version = [](int number) {
+    return absl::StrCat(number / 1000, ".", number % 1000 / 10);
+  };
+  return absl::FailedPreconditionError(
+      absl::StrCat("the NVIDIA driver is for CUDA up to ", version(driver),
+                   ", this program needs ", version(runtime)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  // The runtime reports a driver that is absent as insufficient.
   if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
     cudaGetLastError();  // or the next call's check would see it
+    if (error == cudaErrorInsufficientDriver) {
+      NIBBLE_RETURN_IF_ERROR(CheckDriverVersion());
+    }
     return std::vector<DeviceInfo>();
   }
   if (error != cudaSuccess) return ToStatus("cudaGetDeviceCount", error);

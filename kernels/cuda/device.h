@@ -23,8 +23,9 @@ struct DeviceInfo {
 };
 
 // The devices that the process may use, by index: none in a build without
-// CUDA, on a machine without a driver, or without a GPU. INTERNAL when a
-// driver is there but does not answer as it should. Creates no context.
+// CUDA, on a machine without a driver, or without a GPU. FAILED_PRECONDITION
+// when the driver is too old, INTERNAL when it does not answer as it should.
+// Creates no context.
 absl::StatusOr<std::vector<DeviceInfo>> ListDevices();
 
 }  // namespace nibble::kernels::cuda

@@ -59,7 +59,7 @@ void Sampler::Sample(std::span<const float> logits, const SampleRow& row,
     if (!scan.valid) return;
     result->token = row.params->temperature < kGreedyTemperature
                         ? scan.best_id
-                        : Draw(adjusted, scan, row);
+                        : Draw(adjusted, scan.best, row);
   }
   result->finite = true;
   if (row.num_logprobs >= 0 || row.forced_token >= 0) {
@@ -140,7 +140,7 @@ void Sampler::ApplyPenalties(const SampleRow& row) {
   }
 }
 
-int32_t Sampler::Draw(std::span<const float> logits, const LogitScan& scan,
+int32_t Sampler::Draw(std::span<const float> logits, float best,
                       const SampleRow& row) {
   const SamplingParams& params = *row.params;
   const double u = UniformAt(params.seed, row.position);
@@ -148,13 +148,13 @@ int32_t Sampler::Draw(std::span<const float> logits, const LogitScan& scan,
   const bool whole = params.top_k <= 0 || params.top_k >= vocab;
   if (whole && params.typical_p >= 1 && params.top_p >= 1 &&
       params.min_p <= 0) {
-    table_.Compute(logits, scan.best, params.temperature);
+    table_.Compute(logits, best, params.temperature);
     return table_.Find(u * table_.total());
   }
   if (whole) {
-    CollectCandidates(logits, scan.best, params);
+    CollectCandidates(logits, best, params);
   } else {
-    CollectTopK(logits, scan.best, params);
+    CollectTopK(logits, best, params);
   }
   if (params.typical_p < 1) kept_.KeepTypical(params.typical_p);
   if (params.top_p < 1) kept_.KeepTopP(params.top_p);

@@ -28,8 +28,7 @@ class Sampler final {
                                 const SampleRow& row);
   void ApplyPenalties(const SampleRow& row);
   // Steps 9 to 14.
-  int32_t Draw(std::span<const float> logits, const LogitScan& scan,
-               const SampleRow& row);
+  int32_t Draw(std::span<const float> logits, float best, const SampleRow& row);
   // Fill kept_ with what step 10 keeps; with all that steps 11 to 13 may keep.
   void CollectTopK(std::span<const float> logits, float best,
                    const SamplingParams& params);

@@ -5,10 +5,15 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-// Passes with any number of GPUs, none included.
+// Pass with any number of GPUs, none included, and with any driver.
 TEST(ListDevices, NamesEveryDeviceItFinds) {
   const auto devices = ListDevices();
-  ASSERT_TRUE(devices.ok()) << devices.status();
+  if (!devices.ok()) {
+    // Only an old driver may be refused.
+    EXPECT_EQ(devices.status().code(), absl::StatusCode::kFailedPrecondition)
+        << devices.status();
+    return;
+  }
   for (size_t i = 0; i < devices->size(); ++i) {
     const DeviceInfo& device = (*devices)[i];
     EXPECT_EQ(device.index, static_cast<int>(i));
@@ -22,8 +27,10 @@ TEST(ListDevices, NamesEveryDeviceItFinds) {
 TEST(ListDevices, AnswersTheSameTwice) {
   const auto first = ListDevices();
   const auto second = ListDevices();
-  ASSERT_TRUE(first.ok() && second.ok());
-  EXPECT_EQ(first->size(), second->size());
+  ASSERT_EQ(first.status(), second.status());
+  if (first.ok()) {
+    EXPECT_EQ(first->size(), second->size());
+  }
 }
 
 TEST(DeviceInfo, PrintsAsOneLine) {
