@@ -183,13 +183,11 @@ absl::Status Bpe::Encode(std::string_view text, size_t offset,
                 offset + piece.begin, scratch, out);
   }
   // Bytes without a token go to the token before them, or to the first one.
-  for (size_t i = first; i < out.size(); ++i) {
-    if (i > first) out[i - 1].end = out[i].begin;
+  for (size_t i = first + 1; i < out.size(); ++i) {
+    out[i - 1].end = out[i].begin;
   }
-  if (out.size() > first) {
-    out[first].begin = offset;
-    out.back().end = offset + text.size();
-  }
+  if (out.size() > first) out[first].begin = offset;
+  if (!out.empty()) out.back().end = offset + text.size();
   return absl::OkStatus();
 }
 

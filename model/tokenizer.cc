@@ -186,6 +186,8 @@ absl::StatusOr<std::vector<TokenSpan>> Tokenizer::EncodeWithSpans(
   const TextPiece whole = {text, options.parse_special};
   std::vector<TokenSpan> body;
   NIBBLE_RETURN_IF_ERROR(impl_->EncodeBody(text, {&whole, 1}, body));
+  // Dropped bytes before the first token are its own.
+  if (!body.empty()) body.front().begin = 0;
   if (!options.add_special) return body;
   const TokenizerData& vocabulary = data();
   if (vocabulary.add_bos &&

@@ -219,6 +219,7 @@ TEST(TokenizerTest, BytesWithoutTokenAreDropped) {
   Add(data, "a");
   Add(data, "!");
   Add(data, "!!");
+  Add(data, "<s>", TokenKind::kControl);
   data.merges = {"! !"};
   const auto tokenizer = Make(std::move(data));
   EXPECT_THAT(Ids(*tokenizer, "a\x04!!"), ElementsAre(0, 2));
@@ -228,6 +229,7 @@ TEST(TokenizerTest, BytesWithoutTokenAreDropped) {
   ExpectWholeSpans(*tokenizer,
                    "\x04"
                    "a\x04!\x04\x04");
+  ExpectWholeSpans(*tokenizer, "\x04<s>\x04<s>\x04", {.parse_special = true});
 }
 
 TEST(TokenizerTest, TokensOfAThousandSpacesAreWhole) {
