@@ -17,6 +17,7 @@
 #include "base/checked_math.h"
 #include "base/status.h"
 #include "engine/load.h"
+#include "kernels/cpu/cpu_count.h"
 #include "kernels/device.h"
 #include "model/batch.h"
 #include "nlohmann/json.hpp"
@@ -198,18 +199,21 @@ void Report(const Options& options, const engine::RunnerInfo& info,
   }
   const int64_t prefill_tokens = int64_t{options.batch} * options.prefill;
   const int64_t decode_tokens = int64_t{options.batch} * options.decode;
-  nlohmann::json json = {{"model", options.model},
-                         {"name", info.name},
-                         {"file_type", info.file_type},
-                         {"parameters", info.parameters},
-                         {"machine", MachineName()},
-                         {"backend", info.backend},
-                         {"device", info.device},
-                         {"batch", options.batch},
-                         {"prefill", options.prefill},
-                         {"decode", options.decode},
-                         {"max_batch_rows", options.max_batch_rows},
-                         {"repetitions", options.repetitions}};
+  nlohmann::json json = {
+      {"model", options.model},
+      {"name", info.name},
+      {"file_type", info.file_type},
+      {"parameters", info.parameters},
+      {"machine", MachineName()},
+      {"backend", info.backend},
+      {"device", info.device},
+      {"threads",
+       options.threads > 0 ? options.threads : kernels::cpu::UsableCpus()},
+      {"batch", options.batch},
+      {"prefill", options.prefill},
+      {"decode", options.decode},
+      {"max_batch_rows", options.max_batch_rows},
+      {"repetitions", options.repetitions}};
   if (!options.json) {
     std::printf("model    %s (%s, %s)\n", options.model.c_str(),
                 info.name.c_str(), info.file_type.c_str());
