@@ -69,40 +69,45 @@ HWY_INLINE V LoadHalves(const hwy::float16_t* from, int64_t count) {
 
 // A 4 x 4 transposition within each 128-bit part: vector r gets dimension
 // 4 j + r of the four keys in part j.
-HWY_INLINE void StoreTransposed(V a, V b, V c, V e, float* HWY_RESTRICT to) {
+HWY_INLINE void Transpose(V* HWY_RESTRICT v) {
+#if HWY_TARGET != HWY_SCALAR
   const D d;
-#if HWY_TARGET == HWY_SCALAR
-  (void)b, (void)c, (void)e;
-  hn::Store(a, d, to);
-#else
   const hn::Repartition<uint64_t, D> d64;
-  const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b));
-  const auto ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b));
-  const auto ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e));
-  const auto ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
-  const auto put = [&](int r, auto v) {
-    hn::StoreU(hn::BitCast(d, v), d, to + r * kLanes);
-  };
-  put(0, hn::InterleaveLower(d64, ab_low, ce_low));
-  put(1, hn::InterleaveUpper(d64, ab_low, ce_low));
-  put(2, hn::InterleaveLower(d64, ab_high, ce_high));
-  put(3, hn::InterleaveUpper(d64, ab_high, ce_high));
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, v[0], v[1]));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, v[2], v[3]));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, v[2], v[3]));
+  v[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
+  v[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
+  v[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
+  v[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+#else
+  (void)v;  // one lane, groups of one key
 #endif
 }
 
-// Four keys, dimension chunk after chunk, transposed: [dims / kLanes][4]
+// Dimensions [i, i + kLanes) of a group of keys, transposed, in
+// to[kGroupKeys].
+HWY_INLINE void LoadGroup(const hwy::float16_t* pages, const int64_t* offsets,
+                          int64_t i, int64_t head_dim, V* HWY_RESTRICT to) {
+  const int64_t count = head_dim - i;
+  HWY_UNROLL(8)
+  for (int key = 0; key < kGroupKeys; ++key) {
+    to[key] = LoadHalves(pages + offsets[key] + i, count);
+  }
+  Transpose(to);
+}
+
+// A group of keys, dimension chunk after chunk: [dims / kLanes][kGroupKeys]
 // vectors. Whole vectors of scores come out of them without a shuffle.
-HWY_INLINE void ArrangeKeys(const hwy::float16_t* const* keys, int64_t head_dim,
-                            float* HWY_RESTRICT to) {
+HWY_INLINE void ArrangeKeys(const hwy::float16_t* pages, const int64_t* offsets,
+                            int64_t head_dim, float* HWY_RESTRICT to) {
   for (int64_t i = 0; i < head_dim; i += kLanes) {
-    const int64_t count = head_dim - i;
-    const V first = LoadHalves(keys[0] + i, count);
-    if constexpr (kGroupKeys == 1) {
-      StoreTransposed(first, first, first, first, to + i);
-    } else {
-      StoreTransposed(first, LoadHalves(keys[1] + i, count),
-                      LoadHalves(keys[2] + i, count),
-                      LoadHalves(keys[3] + i, count), to + 4 * i);
+    V group[kGroupKeys];
+    LoadGroup(pages, offsets, i, head_dim, group);
+    HWY_UNROLL(8)
+    for (int r = 0; r < kGroupKeys; ++r) {
+      hn::StoreU(group[r], D(), to + kGroupKeys * i + r * kLanes);
     }
   }
 }
@@ -144,22 +149,29 @@ HWY_INLINE void ScoreGroups(const float* HWY_RESTRICT keys,
   const D d;
   const int64_t stride = kGroupKeys * dims;
   V acc[kQueries][kGroupsAtOnce];
+  HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
     for (int g = 0; g < kGroupsAtOnce; ++g) acc[a][g] = hn::Zero(d);
   }
   for (int64_t i = 0; i < stride; i += kLanes) {
     V query[kQueries];
+    HWY_UNROLL(8)
     for (int a = 0; a < kQueries; ++a) {
       query[a] = hn::LoadU(d, q + a * stride + i);
     }
+    HWY_UNROLL(8)
     for (int g = 0; g < kGroupsAtOnce; ++g) {
       const V key = hn::LoadU(d, keys + g * stride + i);
+      HWY_UNROLL(8)
       for (int a = 0; a < kQueries; ++a) {
         acc[a][g] = hn::MulAdd(query[a], key, acc[a][g]);
       }
     }
   }
+  HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
     for (int g = 0; g < kGroupsAtOnce; ++g) {
       StorePartSums(d, acc[a][g], scores + a * kKeyBlock + g * kGroupKeys);
     }
@@ -231,24 +243,31 @@ HWY_INLINE void AddValues(const Scratch& s, const float* HWY_RESTRICT values,
   const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
   float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
   V acc[kQueries][kDims];
+  HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
     for (int i = 0; i < kDims; ++i) {
       acc[a][i] = hn::LoadU(d, sums + a * s.dims + i * kLanes);
     }
   }
   for (int64_t key = begin; key < end; ++key) {
     V value[kDims];
+    HWY_UNROLL(8)
     for (int i = 0; i < kDims; ++i) {
       value[i] = hn::LoadU(d, values + key * s.dims + dim + i * kLanes);
     }
+    HWY_UNROLL(8)
     for (int a = 0; a < kQueries; ++a) {
       const V weight = hn::Set(d, weights[a * kKeyBlock + key]);
+      HWY_UNROLL(8)
       for (int i = 0; i < kDims; ++i) {
         acc[a][i] = hn::MulAdd(weight, value[i], acc[a][i]);
       }
     }
   }
+  HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
     for (int i = 0; i < kDims; ++i) {
       hn::StoreU(acc[a][i], d, sums + a * s.dims + i * kLanes);
     }
@@ -267,6 +286,116 @@ void AddValuesAllDims(const Scratch& s, int64_t query, int64_t begin,
   }
 }
 
+// Keys and values of a block where they lie: element offsets[key] of the pages
+// is dimension 0 of key `key`. Borrowed.
+struct PagedBlock {
+  const hwy::float16_t* keys;
+  const hwy::float16_t* values;
+  const int64_t* offsets;  // [keys, rounded up to kDirectKeys]
+  int64_t head_dim;
+};
+
+// Rows that stand alone use each key for few queries: they convert keys and
+// values in registers, without the detour through scratch memory.
+constexpr int kDirectQueries = 4;  // at once
+constexpr int kDirectGroups = 2;   // of keys, whose scores are summed at once
+constexpr int kDirectKeys = kDirectGroups * kGroupKeys;
+
+// As ScoreBlock, for kQueries queries: the same sums in the same order.
+template <int kQueries>
+HWY_NOINLINE void ScoreDirect(const Scratch& s, const PagedBlock& block,
+                              int64_t query, int64_t keys) {
+  const D d;
+  const int64_t stride = kGroupKeys * s.dims;
+  for (int64_t key = 0; key < keys; key += kDirectKeys) {
+    V acc[kQueries][kDirectGroups];
+    HWY_UNROLL(8)
+    for (int a = 0; a < kQueries; ++a) {
+      HWY_UNROLL(8)
+      for (int g = 0; g < kDirectGroups; ++g) acc[a][g] = hn::Zero(d);
+    }
+    for (int64_t i = 0; i < s.dims; i += kLanes) {
+      HWY_UNROLL(8)
+      for (int g = 0; g < kDirectGroups; ++g) {
+        V group[kGroupKeys];
+        LoadGroup(block.keys, block.offsets + key + g * kGroupKeys, i,
+                  block.head_dim, group);
+        HWY_UNROLL(8)
+        for (int r = 0; r < kGroupKeys; ++r) {
+          HWY_UNROLL(8)
+          for (int a = 0; a < kQueries; ++a) {
+            const V q = hn::LoadU(
+                d, s.q + (query + a) * stride + kGroupKeys * i + r * kLanes);
+            acc[a][g] = hn::MulAdd(q, group[r], acc[a][g]);
+          }
+        }
+      }
+    }
+    HWY_UNROLL(8)
+    for (int a = 0; a < kQueries; ++a) {
+      HWY_UNROLL(8)
+      for (int g = 0; g < kDirectGroups; ++g) {
+        StorePartSums(
+            d, acc[a][g],
+            s.scores + (query + a) * kKeyBlock + key + g * kGroupKeys);
+      }
+    }
+  }
+}
+
+// As AddValues, from the pages.
+template <int kQueries, int kDims>
+HWY_NOINLINE void AddDirect(const Scratch& s, const PagedBlock& block,
+                            int64_t query, int64_t dim, int64_t keys) {
+  const D d;
+  const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
+  float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
+  V acc[kQueries][kDims];
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      acc[a][i] = hn::LoadU(d, sums + a * s.dims + i * kLanes);
+    }
+  }
+  for (int64_t key = 0; key < keys; ++key) {
+    const hwy::float16_t* value = block.values + block.offsets[key] + dim;
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      const V v =
+          LoadHalves(value + i * kLanes, block.head_dim - dim - i * kLanes);
+      HWY_UNROLL(8)
+      for (int a = 0; a < kQueries; ++a) {
+        const V weight = hn::Set(d, weights[a * kKeyBlock + key]);
+        acc[a][i] = hn::MulAdd(weight, v, acc[a][i]);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      hn::StoreU(acc[a][i], d, sums + a * s.dims + i * kLanes);
+    }
+  }
+}
+
+// A block of `keys` keys for kQueries queries of one row.
+template <int kQueries>
+void DirectBlock(const Scratch& s, const PagedBlock& block, int64_t query,
+                 int64_t keys) {
+  ScoreDirect<kQueries>(s, block, query, keys);
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) UpdateSoftmax(s, query + a, keys);
+  int64_t dim = 0;
+  for (; dim + kDimsAtOnce * kLanes <= s.dims; dim += kDimsAtOnce * kLanes) {
+    AddDirect<kQueries, kDimsAtOnce>(s, block, query, dim, keys);
+  }
+  for (; dim < s.dims; dim += kLanes) {
+    AddDirect<kQueries, 1>(s, block, query, dim, keys);
+  }
+}
+
 // One job at work. Lives on the stack of RunAttention.
 class Walk final {
  public:
@@ -280,8 +409,13 @@ class Walk final {
     const int32_t length = job_.tile.position + job_.tile.rows;
     for (int32_t begin = 0; begin < length; begin += kKeyBlock) {
       const int32_t keys = std::min(kKeyBlock, length - begin);
-      LoadBlock(begin, keys);
-      Block(begin, keys);
+      FindOffsets(begin, keys);
+      if (job_.tile.rows == 1) {
+        BlockOfOneRow(keys);
+      } else {
+        LoadBlock(keys);
+        Block(begin, keys);
+      }
     }
     Finish();
   }
@@ -309,31 +443,62 @@ class Walk final {
     std::fill_n(s_.best, queries_, kMinusInfinity);
   }
 
-  // Element 0 of the KV head at `position`, in the keys' or values' pages.
-  const hwy::float16_t* At(const void* pages, int32_t position) const {
+  // offsets_ of the keys at positions [begin, begin + keys). A group's missing
+  // keys are the last one again; nobody reads what comes of them.
+  void FindOffsets(int32_t begin, int32_t keys) {
     const KvLayerView& kv = job_.kv;
-    const int64_t page = job_.tile.page_ids[position / kv.page_size];
-    const int64_t slot = page * kv.page_size + position % kv.page_size;
-    return static_cast<const hwy::float16_t*>(pages) +
-           (slot * kv.kv_heads + job_.kv_head) * kv.head_dim;
+    const int64_t slot_elements = int64_t{kv.kv_heads} * kv.head_dim;
+    int32_t page = begin / kv.page_size;
+    int32_t slot = begin % kv.page_size;
+    for (int32_t key = 0; key < keys; ++key) {
+      const int64_t at =
+          int64_t{job_.tile.page_ids[page]} * kv.page_size + slot;
+      offsets_[key] = at * slot_elements + int64_t{job_.kv_head} * kv.head_dim;
+      if (++slot == kv.page_size) {
+        slot = 0;
+        ++page;
+      }
+    }
+    for (int32_t key = keys; key < RoundUp(keys, kDirectKeys); ++key) {
+      offsets_[key] = offsets_[keys - 1];
+    }
   }
 
-  void LoadBlock(int32_t begin, int32_t keys) {
+  const hwy::float16_t* Keys() const {
+    return static_cast<const hwy::float16_t*>(job_.kv.k);
+  }
+  const hwy::float16_t* Values() const {
+    return static_cast<const hwy::float16_t*>(job_.kv.v);
+  }
+
+  void LoadBlock(int32_t keys) {
     const D d;
     for (int32_t key = 0; key < keys; key += kGroupKeys) {
-      const hwy::float16_t* group[4];
-      for (int i = 0; i < 4; ++i) {
-        // A group's missing keys are its last one again; nobody reads them.
-        group[i] = At(job_.kv.k, begin + std::min(key + i, keys - 1));
-      }
-      ArrangeKeys(group, job_.head_dim, s_.keys + key * s_.dims);
+      ArrangeKeys(Keys(), offsets_ + key, job_.head_dim,
+                  s_.keys + key * s_.dims);
     }
     for (int32_t key = 0; key < keys; ++key) {
-      const hwy::float16_t* value = At(job_.kv.v, begin + key);
+      const hwy::float16_t* value = Values() + offsets_[key];
       for (int64_t i = 0; i < job_.head_dim; i += kLanes) {
         hn::StoreU(LoadHalves(value + i, job_.head_dim - i), d,
                    s_.values + key * s_.dims + i);
       }
+    }
+  }
+
+  void BlockOfOneRow(int32_t keys) {
+    const PagedBlock block{Keys(), Values(), offsets_, job_.head_dim};
+    int64_t a = 0;
+    for (; a + kDirectQueries <= queries_; a += kDirectQueries) {
+      DirectBlock<kDirectQueries>(s_, block, a, keys);
+    }
+    switch (queries_ - a) {
+      case 3:
+        return DirectBlock<3>(s_, block, a, keys);
+      case 2:
+        return DirectBlock<2>(s_, block, a, keys);
+      case 1:
+        return DirectBlock<1>(s_, block, a, keys);
     }
   }
 
@@ -370,6 +535,7 @@ class Walk final {
   const AttentionJob& job_;
   const int64_t queries_;
   const Scratch s_;
+  int64_t offsets_[kKeyBlock];
 };
 
 void RunAttentionImpl(const AttentionJob& job, float* scratch) {

@@ -164,54 +164,62 @@ inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
   }
 }
 
-// kGroup rows of one quad.
-template <PackedFormat kFormat, int kGroup>
-inline void QuadDot(const DotCall& call, const QuadBlock* x, int lane,
-                    float* out) {
+// kGroup rows of one quad, kHalves halves of the panel from `first` on.
+template <PackedFormat kFormat, int kGroup, int kHalves>
+inline void HalvesDot(const DotCall& call, const QuadBlock* x, int lane,
+                      int first, float* out) {
   constexpr bool kBytes = kFormat.SuperBytes() != 0;
   constexpr int kScaleHalf = kBytes ? kLanes : 2 * kLanes;  // bytes
-  __m256 acc[2][kGroup];
+  __m256 acc[kHalves][kGroup];
+  HalfPanel half[kHalves] = {};
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
 #pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) {
-    acc[0][r] = acc[1][r] = _mm256_setzero_ps();
+    for (int r = 0; r < kGroup; ++r) acc[h][r] = _mm256_setzero_ps();
   }
-  HalfPanel half[2] = {};
   const std::byte* at = call.panel;
   for (int64_t b = 0; b < call.blocks; ++b) {
     if (kBytes && b % kSuperBlocks == 0) {
-      for (int h = 0; h < 2; ++h) {
-        half[h].d = LoadHalves(at + h * 2 * kLanes);
+#pragma GCC unroll 2
+      for (int h = 0; h < kHalves; ++h) {
+        const std::byte* d = at + (first + h) * 2 * kLanes;
+        half[h].d = LoadHalves(d);
         if constexpr (kFormat.scaling == Scaling::kSuper) {
-          half[h].dmin = LoadHalves(at + 2 * kPanelRows + h * 2 * kLanes);
+          half[h].dmin = LoadHalves(d + 2 * kPanelRows);
         }
       }
       at += kFormat.SuperBytes();
     }
 #pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      half[h].codes = at + h * kHalfBytes;
-      half[h].scales = at + kFormat.CodeBytes() + h * kScaleHalf;
+    for (int h = 0; h < kHalves; ++h) {
+      half[h].codes = at + (first + h) * kHalfBytes;
+      half[h].scales = at + kFormat.CodeBytes() + (first + h) * kScaleHalf;
       AddBlock<kFormat, kGroup>(half[h], x[b], lane, acc[h]);
     }
     at += kFormat.BlockBytes();
   }
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
 #pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) {
-    _mm256_storeu_ps(out + r * kPanelRows, acc[0][r]);
-    _mm256_storeu_ps(out + r * kPanelRows + kLanes, acc[1][r]);
+    for (int r = 0; r < kGroup; ++r) {
+      _mm256_storeu_ps(out + r * kPanelRows + (first + h) * kLanes, acc[h][r]);
+    }
   }
 }
 
-// 16 registers hold no more than four rows, so larger variants take the quads
-// one after the other; the panel stays in the cache.
+// One or two rows stream the panel once. The 16 registers hold the sums of
+// four rows for one half of it only, so a quad walks it twice, and larger
+// variants quad after quad: it stays in the cache.
 template <PackedFormat kFormat, int kRows>
 void PanelDot(const DotCall& call) {
   if constexpr (kRows < kQuad) {
-    QuadDot<kFormat, kRows>(call, call.x, call.lane, call.out);
+    HalvesDot<kFormat, kRows, 2>(call, call.x, call.lane, 0, call.out);
   } else {
     for (int q = 0; q < kRows / kQuad; ++q) {
-      QuadDot<kFormat, kQuad>(call, call.x + q * call.quad_stride, 0,
-                              call.out + q * kQuad * kPanelRows);
+      const QuadBlock* x = call.x + q * call.quad_stride;
+      float* out = call.out + q * kQuad * kPanelRows;
+      HalvesDot<kFormat, kQuad, 1>(call, x, 0, 0, out);
+      HalvesDot<kFormat, kQuad, 1>(call, x, 0, 1, out);
     }
   }
 }

@@ -44,7 +44,9 @@ void PanelDot(const FloatDotCall& call) {
   constexpr int kVectors = kPanelRows / kLanes;
   // As many rows at once as the registers hold (16, or 32 with AVX-512).
   V acc[kRows][kVectors];
+  HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
   }
   using Element = typename Weights::Element;
@@ -52,16 +54,21 @@ void PanelDot(const FloatDotCall& call) {
   const float* HWY_RESTRICT x = call.x;
   for (int64_t i = 0; i < call.k; ++i, w += kPanelRows) {
     V weights[kVectors];
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v)
       weights[v] = Weights::Load(w + v * kLanes);
+    HWY_UNROLL(8)
     for (int r = 0; r < kRows; ++r) {
       const V xi = hn::Set(d, x[r * call.x_stride + i]);
+      HWY_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) {
         acc[r][v] = hn::MulAdd(weights[v], xi, acc[r][v]);
       }
     }
   }
+  HWY_UNROLL(8)
   for (int r = 0; r < kRows; ++r) {
+    HWY_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       hn::StoreU(acc[r][v], d, call.out + r * kPanelRows + v * kLanes);
     }

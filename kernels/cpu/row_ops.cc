@@ -74,7 +74,7 @@ HWY_INLINE void EncodeBlock(const float* HWY_RESTRICT x, int lane,
     return;
   }
   const bool zero = most < kLeastMagnitude;
-  const float scale = zero ? 0.0f : most / 127.0f;
+  const float scale = zero ? 0.0f : most * (1.0f / 127.0f);
   const float inverse = zero ? 0.0f : 127.0f / most;
   const int32_t low = EncodeHalf(x, inverse, out->codes[lane]);
   const int32_t high = EncodeHalf(x + kHalf, inverse, out->codes[lane] + kHalf);

@@ -1,0 +1,122 @@
+#include "bench/cpu_peaks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cpu/memory.h"
+#include "kernels/cpu/thread_pool.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace nibble::bench {
+namespace {
+
+using kernels::cpu::CpuTarget;
+
+constexpr int64_t kLoops = 20000;
+
+// Reads memory in long strides of independent sums.
+uint64_t ReadAll(const std::byte* from, int64_t bytes) {
+  uint64_t sums[16] = {};
+  for (int64_t i = 0; i + 128 <= bytes; i += 128) {
+    uint64_t words[16];
+    std::memcpy(words, from + i, sizeof(words));
+    for (int j = 0; j < 16; ++j) sums[j] += words[j];
+  }
+  uint64_t sum = 0;
+  for (const uint64_t s : sums) sum += s;
+  return sum;
+}
+
+// Eight chains of dot products in registers: enough to hide the latency of
+// four or five cycles. Assembly, as compilers keep such chains in memory.
+// Returns the operations done.
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx512f,avx512vnni"))) double Dots512() {
+  const __m512i w = _mm512_set1_epi8(3);
+  __m512i a = w, b = w, c = w, d = w, e = w, f = w, g = w, h = w;
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    asm volatile(
+        "vpdpbusd %8, %8, %0\n\tvpdpbusd %8, %8, %1\n\t"
+        "vpdpbusd %8, %8, %2\n\tvpdpbusd %8, %8, %3\n\t"
+        "vpdpbusd %8, %8, %4\n\tvpdpbusd %8, %8, %5\n\t"
+        "vpdpbusd %8, %8, %6\n\tvpdpbusd %8, %8, %7"
+        : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h)
+        : "v"(w));
+  }
+  return 8 * 128.0 * kLoops;
+}
+
+// Products of bytes, added up in 16 bits.
+__attribute__((target("avx2"))) double Dots256() {
+  const __m256i w = _mm256_set1_epi8(3);
+  __m256i a = w, b = w, c = w, d = w, t, u, v, x;
+  for (int64_t loop = 0; loop < kLoops; ++loop) {
+    asm volatile(
+        "vpmaddubsw %8, %8, %4\n\tvpmaddubsw %8, %8, %5\n\t"
+        "vpmaddubsw %8, %8, %6\n\tvpmaddubsw %8, %8, %7\n\t"
+        "vpaddw %4, %0, %0\n\tvpaddw %5, %1, %1\n\t"
+        "vpaddw %6, %2, %2\n\tvpaddw %7, %3, %3"
+        : "+x"(a), "+x"(b), "+x"(c), "+x"(d), "=&x"(t), "=&x"(u), "=&x"(v),
+          "=&x"(x)
+        : "x"(w));
+  }
+  return 4 * 64.0 * kLoops;
+}
+#else
+double Dots512() { return 0; }
+double Dots256() { return 0; }
+#endif
+
+}  // namespace
+
+double BestSeconds(double budget_seconds, absl::FunctionRef<void()> body) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds = [](Clock::duration time) {
+    return std::chrono::duration<double>(time).count();
+  };
+  double best = std::numeric_limits<double>::infinity();
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < 3 || seconds(Clock::now() - start) < budget_seconds;
+       ++i) {
+    const Clock::time_point before = Clock::now();
+    body();
+    best = std::min(best, seconds(Clock::now() - before));
+  }
+  return best;
+}
+
+Peaks MeasurePeaks(int threads, CpuTarget target) {
+  constexpr int64_t kBytes = int64_t{512} << 20;
+  constexpr int64_t kParts = 256;
+  kernels::cpu::ThreadPool pool(threads);
+  const kernels::cpu::Memory memory =
+      kernels::cpu::Memory::Allocate(kBytes).value();
+  std::memset(memory.data(), 1, kBytes);
+  Peaks peaks;
+  volatile uint64_t keep = 0;
+  const double read_seconds = BestSeconds(0.5, [&] {
+    pool.ParallelFor(kParts, [&](int64_t i, int) {
+      const uint64_t sum =
+          ReadAll(memory.data() + i * (kBytes / kParts), kBytes / kParts);
+      if (sum == 0) keep = sum;
+    });
+  });
+  peaks.read_bytes_per_second = static_cast<double>(kBytes) / read_seconds;
+  const bool wide = target == CpuTarget::kAvx512Vnni;
+  double operations = 0;
+  const double dot_seconds = BestSeconds(0.2, [&] {
+    pool.ParallelFor(threads, [&](int64_t i, int) {
+      const double done = wide ? Dots512() : Dots256();
+      if (i == 0) operations = done;
+    });
+  });
+  peaks.int8_per_second = operations * threads / dot_seconds;
+  return peaks;
+}
+
+}  // namespace nibble::bench
