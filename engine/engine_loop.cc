@@ -142,6 +142,7 @@ void EngineLoop::Step() {
   const Clock::time_point now = Clock::now();
 
   sampled_.clear();
+  step_tokens_ = 0;
   touched_.clear();
   TakeResults(now);
   EndFailed(now);
@@ -195,6 +196,7 @@ void EngineLoop::TakeToken(const LogitUse& use,
   }
   Delta& delta = taken.delta;
   const bool finished = delta.finish.has_value();
+  ++step_tokens_;
   sampled_.push_back({use.output->sequence(), result.token, finished});
   if (finished || !delta.text.empty() || !delta.tokens.empty()) {
     events_.push_back({use.request->sink, std::move(delta)});
@@ -269,6 +271,7 @@ void EngineLoop::ReportStep(const scheduler::StepPlan& plan,
   stats.wide_rows = plan.rows - plan.generated_rows;
   stats.sequences = static_cast<int32_t>(plan.items.size());
   stats.preempted = static_cast<int32_t>(plan.preempted.size());
+  stats.sampled_tokens = step_tokens_;
   observer_->OnStep(stats);
 }
 

@@ -86,6 +86,7 @@ class EngineLoop final {
 
   // Filled during a turn.
   std::vector<scheduler::SampledToken> sampled_;
+  int32_t step_tokens_ = 0;  // sampled, also for requests that fail in it
   std::vector<LiveRequest*> touched_;  // had results in this step
   std::vector<Event> events_;
   std::vector<std::string> ended_ids_;

@@ -18,6 +18,7 @@ struct StepStats {
   int32_t wide_rows = 0;
   int32_t sequences = 0;
   int32_t preempted = 0;
+  int32_t sampled_tokens = 0;  // as RequestStats::usage counts them
 };
 
 // One output that ended, or a request that failed after it was accepted.

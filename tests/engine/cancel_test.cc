@@ -50,13 +50,13 @@ TEST(Cancel, FiveHundredStreamsDroppedAfterTheirFirstTokenLeaveNothing) {
   options.max_queue = 500;
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 4096, "delays": {"step_us": 100})"), options,
-      &observer);
+      Endless(R"("context_length": 50000, "delays": {"step_us": 100})"),
+      options, &observer);
   std::vector<std::unique_ptr<RecordingSink>> sinks;
   std::vector<RequestHandle> handles;
   for (int i = 0; i < 500; ++i) {
     sinks.push_back(std::make_unique<RecordingSink>());
-    const auto handle = engine->Submit(Prompt(20, 4000), sinks.back().get());
+    const auto handle = engine->Submit(Prompt(20, 40000), sinks.back().get());
     ASSERT_TRUE(handle.ok()) << handle.status();
     handles.push_back(*handle);
   }
@@ -108,13 +108,13 @@ TEST(Cancel, RacesWithTheEndOfARequestHarmlessly) {
 
 TEST(Cancel, ASinkMayCancelItsOwnRequest) {
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 5000, "delays": {"step_us": 200})"));
+      Endless(R"("context_length": 50000, "delays": {"step_us": 200})"));
   std::atomic<RequestHandle> handle = 0;
   RecordingSink sink;
   sink.on_delta = [&](const Delta&) {
     if (handle != 0) engine->Cancel(handle);
   };
-  const auto submitted = engine->Submit(Prompt(3, 4000), &sink);
+  const auto submitted = engine->Submit(Prompt(3, 40000), &sink);
   ASSERT_TRUE(submitted.ok());
   handle = *submitted;
   EXPECT_TRUE(absl::IsCancelled(sink.Wait().status));
@@ -127,7 +127,7 @@ TEST(Cancel, TakesEffectBetweenTheChunksOfAPrompt) {
   std::atomic<RequestHandle> handle = 0;
   std::atomic<int64_t> cancelled_at = 0;
   std::unique_ptr<Engine> engine;
-  // 100 chunks of 4 tokens; cancelled as soon as two of them are done.
+  // 1,000 chunks of 4 tokens; cancelled as soon as two of them are done.
   observer.on_step = [&] {
     if (handle != 0 && cancelled_at == 0 && observer.steps >= 2) {
       cancelled_at = observer.steps.load();
@@ -135,14 +135,14 @@ TEST(Cancel, TakesEffectBetweenTheChunksOfAPrompt) {
     }
   };
   engine =
-      MakeScriptedEngine(Endless(R"("context_length": 1000, "max_batch_rows": 4,
+      MakeScriptedEngine(Endless(R"("context_length": 5000, "max_batch_rows": 4,
                  "delays": {"step_us": 2000})"),
                          options, &observer);
   RecordingSink first;
   RecordingSink second;
   int64_t second_started = 0;
   second.on_delta = [&](const Delta&) { second_started = observer.steps; };
-  const auto submitted = engine->Submit(Prompt(400, 1), &first);
+  const auto submitted = engine->Submit(Prompt(4000, 1), &first);
   ASSERT_TRUE(submitted.ok());
   ASSERT_TRUE(engine->Submit(Prompt(3, 1), &second).ok());
   handle = *submitted;
@@ -156,11 +156,11 @@ TEST(Cancel, AWaitingRequestIsCancelledWithoutAPrompt) {
   options.max_sequences = 1;
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 5000, "delays": {"step_us": 500})"), options,
-      &observer);
+      Endless(R"("context_length": 50000, "delays": {"step_us": 500})"),
+      options, &observer);
   RecordingSink running;
   RecordingSink waiting;
-  const auto first = engine->Submit(Prompt(3, 4000), &running);
+  const auto first = engine->Submit(Prompt(3, 40000), &running);
   ASSERT_TRUE(first.ok());
   running.WaitForDelta();
   const auto second = engine->Submit(Prompt(3, 1), &waiting);
@@ -181,10 +181,10 @@ TEST(Deadline, OfAWaitingRequestPassesWithNothingComputed) {
   options.max_sequences = 1;
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 5000, "delays": {"step_us": 500})"), options,
-      &observer);
+      Endless(R"("context_length": 50000, "delays": {"step_us": 500})"),
+      options, &observer);
   RecordingSink running;
-  const auto first = engine->Submit(Prompt(3, 4000), &running);
+  const auto first = engine->Submit(Prompt(3, 40000), &running);
   ASSERT_TRUE(first.ok());
   running.WaitForDelta();
   const int64_t rows = observer.wide_rows;
@@ -202,10 +202,10 @@ TEST(Deadline, OfAWaitingRequestPassesWithNothingComputed) {
 TEST(Deadline, EndsARunningRequest) {
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 5000, "delays": {"step_us": 1000})"), {},
+      Endless(R"("context_length": 50000, "delays": {"step_us": 1000})"), {},
       &observer);
-  Request request = Prompt(3, 4000);
-  request.deadline = Clock::now() + milliseconds(50);
+  Request request = Prompt(3, 40000);
+  request.deadline = Clock::now() + milliseconds(500);
   const Answer answer = Ask(*engine, request);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status));
   EXPECT_FALSE(answer.text().empty());
@@ -215,10 +215,10 @@ TEST(Deadline, EndsARunningRequest) {
 
 TEST(Deadline, TakesEffectRightAfterASlowStep) {
   CountingObserver observer;
-  const auto engine = MakeScriptedEngine(Endless(R"("context_length": 5000,
+  const auto engine = MakeScriptedEngine(Endless(R"("context_length": 50000,
                  "delays": {"block_at_step": {"step": 1, "ms": 100}})"),
                                          {}, &observer);
-  Request request = Prompt(3, 4000);
+  Request request = Prompt(3, 40000);
   request.deadline = Clock::now() + milliseconds(20);
   EXPECT_TRUE(absl::IsDeadlineExceeded(Ask(*engine, request).status));
   EXPECT_LE(observer.steps, 1);
@@ -229,10 +229,10 @@ TEST(MaxQueue, RefusesWhatWaitsTooLong) {
   options.max_sequences = 1;
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 5000, "delays": {"step_us": 500})"), options,
-      &observer);
+      Endless(R"("context_length": 50000, "delays": {"step_us": 500})"),
+      options, &observer);
   RecordingSink running;
-  const auto first = engine->Submit(Prompt(3, 4000), &running);
+  const auto first = engine->Submit(Prompt(3, 40000), &running);
   ASSERT_TRUE(first.ok());
   running.WaitForDelta();
   Request request = Prompt(7, 1);
@@ -262,11 +262,11 @@ TEST(Shutdown, TellsEverySinkOnce) {
   std::vector<std::unique_ptr<RecordingSink>> sinks;
   {
     const auto engine = MakeScriptedEngine(
-        Endless(R"("context_length": 5000, "delays": {"step_us": 500})"),
+        Endless(R"("context_length": 50000, "delays": {"step_us": 500})"),
         options, &observer);
     for (int i = 0; i < 10; ++i) {
       sinks.push_back(std::make_unique<RecordingSink>());
-      ASSERT_TRUE(engine->Submit(Prompt(3, 4000), sinks.back().get()).ok());
+      ASSERT_TRUE(engine->Submit(Prompt(3, 40000), sinks.back().get()).ok());
     }
   }
   for (const auto& sink : sinks) {
@@ -277,9 +277,9 @@ TEST(Shutdown, TellsEverySinkOnce) {
 
 TEST(Shutdown, CancelAllEndsWhatIsLiveAndNothingLater) {
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 5000, "delays": {"step_us": 500})"));
+      Endless(R"("context_length": 50000, "delays": {"step_us": 500})"));
   RecordingSink before;
-  ASSERT_TRUE(engine->Submit(Prompt(3, 4000), &before).ok());
+  ASSERT_TRUE(engine->Submit(Prompt(3, 40000), &before).ok());
   engine->CancelAll();
   const Answer after = Ask(*engine, Prompt(3, 2));
   EXPECT_TRUE(after.status.ok()) << after.status;
@@ -288,7 +288,7 @@ TEST(Shutdown, CancelAllEndsWhatIsLiveAndNothingLater) {
 
 TEST(Health, AStalledStepShowsAndAnIdleEngineDoesNot) {
   const auto engine = MakeScriptedEngine(Endless(R"("context_length": 64,
-                 "delays": {"block_at_step": {"step": 2, "ms": 300}})"));
+                 "delays": {"block_at_step": {"step": 2, "ms": 1500}})"));
   EXPECT_FALSE(engine->snapshot().has_work);
   std::this_thread::sleep_for(milliseconds(20));
   RecordingSink sink;

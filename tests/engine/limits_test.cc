@@ -197,13 +197,13 @@ TEST(Limits, OneRunsTwoWaitAndTheOthersAreRefusedAtOnce) {
   options.max_queue = 2;
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 64, "delays": {"step_us": 20000})"), options,
-      &observer);
+      Endless(R"("context_length": 5000, "delays": {"step_us": 20000})"),
+      options, &observer);
   std::vector<std::unique_ptr<RecordingSink>> sinks;
   int accepted = 0;
   for (int i = 0; i < 10; ++i) {
     sinks.push_back(std::make_unique<RecordingSink>());
-    const auto handle = engine->Submit(Prompt(5, 20), sinks.back().get());
+    const auto handle = engine->Submit(Prompt(5, 4000), sinks.back().get());
     if (handle.ok()) {
       ++accepted;
       continue;
@@ -230,10 +230,11 @@ TEST(Limits, WaitingPromptTokensAreLimited) {
   options.max_queue_tokens = 30;
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 100, "delays": {"step_us": 20000})"),
+      Endless(R"("context_length": 5000, "delays": {"step_us": 5000})"),
       options, &observer);
   RecordingSink running;
-  ASSERT_TRUE(engine->Submit(Prompt(50, 20), &running).ok());
+  const auto handle = engine->Submit(Prompt(50, 4000), &running);
+  ASSERT_TRUE(handle.ok());
   running.WaitForDelta();
   RecordingSink first;
   RecordingSink second;
@@ -243,9 +244,10 @@ TEST(Limits, WaitingPromptTokensAreLimited) {
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(observer.Rejected(Rejection::kQueueTokens), 1);
   EXPECT_TRUE(engine->Submit(Prompt(10, 1), &third).ok());
+  engine->Cancel(*handle);
   running.Wait();
-  first.Wait();
-  third.Wait();
+  EXPECT_TRUE(first.Wait().status.ok());
+  EXPECT_TRUE(third.Wait().status.ok());
 }
 
 TEST(Limits, ADrainingEngineFinishesWhatRunsAndTakesNothingNew) {
@@ -268,9 +270,9 @@ TEST(Limits, ADrainingEngineFinishesWhatRunsAndTakesNothingNew) {
 TEST(Limits, ALiveIdIsRefusedAndFreeAgainOnceItsRequestHasEnded) {
   CountingObserver observer;
   const auto engine = MakeScriptedEngine(
-      Endless(R"("context_length": 64, "delays": {"step_us": 2000})"), {},
+      Endless(R"("context_length": 5000, "delays": {"step_us": 1000})"), {},
       &observer);
-  Request request = Prompt(5, 10);
+  Request request = Prompt(5, 4000);
   request.id = "x";
   RecordingSink first;
   const auto old_handle = engine->Submit(request, &first);
@@ -278,9 +280,11 @@ TEST(Limits, ALiveIdIsRefusedAndFreeAgainOnceItsRequestHasEnded) {
   RecordingSink second;
   EXPECT_TRUE(absl::IsAlreadyExists(engine->Submit(request, &second).status()));
   EXPECT_EQ(observer.Rejected(Rejection::kDuplicateId), 1);
-  EXPECT_TRUE(first.Wait().status.ok());
+  engine->Cancel(*old_handle);
+  EXPECT_TRUE(absl::IsCancelled(first.Wait().status));
   // The id names a new request now; the old handle does nothing to it.
   RecordingSink third;
+  request.max_new_tokens = 10;
   ASSERT_TRUE(engine->Submit(request, &third).ok());
   engine->Cancel(*old_handle);
   EXPECT_TRUE(third.Wait().status.ok());

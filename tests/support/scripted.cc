@@ -174,6 +174,24 @@ Answer Ask(engine::Engine& engine, engine::Request request) {
   return answer;
 }
 
+EnginePlug::EnginePlug(engine::Engine& engine) {
+  sink_.on_delta = [this](const engine::Delta&) {
+    held_.count_down();
+    released_.wait();
+  };
+  engine::Request request = IdsRequest({0});
+  request.max_new_tokens = 1;
+  const auto handle = engine.Submit(std::move(request), &sink_);
+  NIBBLE_CHECK(handle.ok());
+  held_.wait();
+}
+
+void EnginePlug::Release() {
+  if (std::exchange(done_, true)) return;
+  released_.count_down();
+  sink_.Wait();
+}
+
 engine::EngineSnapshot WaitIdle(const engine::Engine& engine) {
   const auto give_up = engine::Clock::now() + kPatience;
   while (engine.snapshot().has_work) {

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -127,6 +128,23 @@ struct Answer {
   const std::string& text(size_t i = 0) const { return sink->text(i); }
 };
 Answer Ask(engine::Engine& engine, engine::Request request);
+
+// Holds the engine thread between two steps, so that what is submitted
+// meanwhile is seen at once, whatever the machine's load. Destroy it before
+// the engine.
+class EnginePlug final {
+ public:
+  // Returns once the thread is held.
+  explicit EnginePlug(engine::Engine& engine);
+  ~EnginePlug() { Release(); }
+  void Release();
+
+ private:
+  RecordingSink sink_;
+  std::latch held_{1};
+  std::latch released_{1};
+  bool done_ = false;
+};
 
 // Waits until the engine has no work; fails the test after a minute.
 engine::EngineSnapshot WaitIdle(const engine::Engine& engine);
