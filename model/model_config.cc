@@ -218,9 +218,9 @@ absl::Status ConfigReader::ReadHeads() {
       CountOr("attention.value_length", config_.hidden_size / config_.heads,
               kMaxHeadDim));
   if (value_dim != config_.head_dim) {
-    return Error("key ", Quoted(Key("attention.value_length")), " is ",
-                 value_dim, ", expected the length of the keys, ",
-                 config_.head_dim);
+    return Error("the values of a head have ", value_dim, " dimensions (key ",
+                 Quoted(Key("attention.value_length")),
+                 "), expected those of its keys, ", config_.head_dim);
   }
   constexpr double kMax = std::numeric_limits<double>::max();
   NIBBLE_ASSIGN_OR_RETURN(

@@ -162,8 +162,9 @@ TEST(ModelConfig, CountsThatDisagree) {
               HasSubstr("\"llama.embedding_length\" is 64, expected a "
                         "multiple"));
   EXPECT_THAT(Refusal(Llama().Uint32("llama.attention.value_length", 8)),
-              HasSubstr("\"llama.attention.value_length\" is 8, expected the "
-                        "length of the keys, 16"));
+              HasSubstr("the values of a head have 8 dimensions (key "
+                        "\"llama.attention.value_length\"), expected those of "
+                        "its keys, 16"));
   EXPECT_THAT(Refusal(Llama().Uint32("llama.rope.dimension_count", 7)),
               HasSubstr("\"llama.rope.dimension_count\" is 7, expected an "
                         "even number"));
