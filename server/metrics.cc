@@ -299,7 +299,6 @@ void ModelMetrics::OnFinished(const engine::RequestStats& stats) {
   success_[reason]->Increment();
   if (wasted_[reason] != nullptr) wasted_[reason]->Increment(generated);
   prompt_tokens_.Increment(stats.usage.prompt_tokens);
-  generation_tokens_.Increment(generated);
   e2e_.Observe(Seconds(stats.total));
   queue_.Observe(Seconds(stats.timings.queue));
   prefill_.Observe(Seconds(stats.timings.prefill));
@@ -319,6 +318,7 @@ void ModelMetrics::OnStep(const engine::StepStats& stats) {
   const int path = stats.wide_rows == 0 ? 0 : stats.narrow_rows == 0 ? 1 : 2;
   step_seconds_[path]->Observe(Seconds(stats.duration));
   quantize_seconds_.Increment(Seconds(stats.quantize));
+  generation_tokens_.Increment(stats.sampled_tokens);
 }
 
 }  // namespace
