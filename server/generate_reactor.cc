@@ -47,8 +47,13 @@ absl::Status ParseCounted(const CallContext& context,
 // ------------------------------------------------------------- UnaryReactor
 
 UnaryReactor::UnaryReactor(const CallContext& context,
+                           grpc::CallbackServerContext* call,
                            grpc::ByteBuffer* response)
-    : context_(context), response_bytes_(response), request_(context) {
+    : context_(context),
+      call_(call),
+      response_bytes_(response),
+      deadline_(DeadlineOf(*call)),
+      request_(context) {
   context_.calls->Add(this);
 }
 
@@ -56,19 +61,16 @@ grpc::ServerUnaryReactor* UnaryReactor::Start(const CallContext& context,
                                               grpc::CallbackServerContext* call,
                                               const grpc::ByteBuffer& request,
                                               grpc::ByteBuffer* response) {
-  auto* reactor = new UnaryReactor(context, response);
-  const absl::Status status =
-      Guard([&] { return reactor->Submit(call, request); });
+  auto* reactor = new UnaryReactor(context, call, response);
+  const absl::Status status = Guard([&] { return reactor->Submit(request); });
   if (!status.ok()) {
-    reactor->Finish(ToGrpcStatus(status, reactor->request_.request_id()));
+    reactor->Answer(status);
     reactor->Release();  // the engine's share
   }
   return reactor;
 }
 
-absl::Status UnaryReactor::Submit(grpc::CallbackServerContext* call,
-                                  const grpc::ByteBuffer& bytes) {
-  deadline_ = DeadlineOf(*call);
+absl::Status UnaryReactor::Submit(const grpc::ByteBuffer& bytes) {
   v1::GenerateRequest proto;
   NIBBLE_RETURN_IF_ERROR(ParseCounted(context_, bytes, proto));
   return request_.Submit(std::move(proto), deadline_, this);
@@ -96,8 +98,26 @@ void UnaryReactor::OnFinish(engine::RequestResult result) {
     ToProto(result.usage, *response_.mutable_usage());
     *response_bytes_ = SerializeResponse(response_);
   }
-  Finish(ToGrpcStatus(result.status, request_.request_id()));
+  Answer(result.status);
   Release();
+}
+
+void UnaryReactor::Answer(const absl::Status& status) {
+  answered_.store(engine::Clock::now());
+  Finish(ToGrpcStatus(status, request_.request_id()));
+}
+
+grpc_call* UnaryReactor::CheckStall(engine::Clock::time_point now) {
+  const auto limit = context_.write_stall_timeout;
+  const auto answered = answered_.load();
+  if (limit.count() == 0 || reset_ || answered == engine::Clock::time_point() ||
+      now - answered < limit) {
+    return nullptr;
+  }
+  reset_ = true;
+  context_.metrics->CountStalledStream();
+  grpc_call_ref(call_->c_call());
+  return call_->c_call();
 }
 
 void UnaryReactor::OnCancel() {

@@ -33,25 +33,29 @@ class UnaryReactor final : public grpc::ServerUnaryReactor,
                                          grpc::ByteBuffer* response);
 
  private:
-  UnaryReactor(const CallContext& context, grpc::ByteBuffer* response);
-  absl::Status Submit(grpc::CallbackServerContext* call,
-                      const grpc::ByteBuffer& bytes);
+  UnaryReactor(const CallContext& context, grpc::CallbackServerContext* call,
+               grpc::ByteBuffer* response);
+  absl::Status Submit(const grpc::ByteBuffer& bytes);
 
   void OnPrompt(engine::PromptInfo prompt) override;
   void OnDelta(engine::Delta delta) override;
   void OnFinish(engine::RequestResult result) override;
   void OnCancel() override;
   void OnDone() override;
-  // A response that is not being made cannot stall.
-  grpc_call* CheckStall(engine::Clock::time_point) override { return nullptr; }
+  grpc_call* CheckStall(engine::Clock::time_point now) override;
+  void Answer(const absl::Status& status);
   void Release();
 
   const CallContext& context_;
+  grpc::CallbackServerContext* const call_;  // gRPC's, until OnDone
   grpc::ByteBuffer* const response_bytes_;
-  engine::Clock::time_point deadline_{};
+  const engine::Clock::time_point deadline_;
   GenerateCall request_;
   v1::GenerateResponse response_;  // engine thread, from Submit on
   std::atomic<int> owners_{2};
+  // When Finish was called; the epoch before that.
+  std::atomic<engine::Clock::time_point> answered_{};
+  bool reset_ = false;  // monitor thread
 };
 
 // GenerateStream and GenerateBatch: the chunks of one or more requests, one

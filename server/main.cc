@@ -97,6 +97,7 @@ int Run(ServerConfig config) {
     state->server = server->get();
   }
   (*server)->WaitDrained();
+  Log(LogLevel::kInfo, "stopped");
   const std::lock_guard lock(state->mutex);
   state->server = nullptr;
   return 0;

@@ -21,6 +21,8 @@ namespace {
 constexpr std::chrono::milliseconds kTick{50};
 // A connection that says nothing for so long never becomes one.
 constexpr std::chrono::milliseconds kHandshakeTimeout{20'000};
+// What cancelled calls get to end by themselves.
+constexpr std::chrono::milliseconds kCancelGrace{2'000};
 // What open health watches get after the last generation call has ended.
 constexpr std::chrono::milliseconds kShutdownGrace{500};
 
@@ -219,7 +221,13 @@ void Server::Drain() {
   changed_.notify_all();
 }
 
-void Server::CancelAll() { registry_.CancelAll(); }
+void Server::CancelAll() {
+  {
+    const std::lock_guard lock(mutex_);
+    drain_deadline_ = std::min(drain_deadline_, engine::Clock::now());
+  }
+  registry_.CancelAll();
+}
 
 void Server::WaitDrained() {
   std::unique_lock lock(mutex_);
@@ -240,19 +248,25 @@ void Server::Monitor() {
 void Server::Tick(engine::Clock::time_point now) {
   health_->Update(now);
   calls_.CheckStalls(now);
+  TickDrain(now);
+}
+
+void Server::TickDrain(engine::Clock::time_point now) {
+  // Drain refuses new requests, so the count only falls.
+  const size_t calls = calls_.size();
   bool cancel = false;
   {
     const std::lock_guard lock(mutex_);
     if (!draining_ || drained_) return;
-    // Drain refuses new requests, so the count only falls.
-    drained_ = calls_.size() == 0;
+    // What was cancelled and stays is a client that does not read: Shutdown
+    // resets it.
+    drained_ = calls == 0 || now >= drain_deadline_ + kCancelGrace;
     cancel = !drained_ && !timed_out_ && now >= drain_deadline_;
     timed_out_ |= cancel;
   }
   if (cancel) {
-    Log(LogLevel::kWarning, "drain timeout: cancelling what still runs")
-        .With("calls", calls_.size());
-    CancelAll();
+    Log(LogLevel::kWarning, "cancelling what still runs").With("calls", calls);
+    registry_.CancelAll();
   }
   changed_.notify_all();
 }

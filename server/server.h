@@ -39,9 +39,10 @@ class Server final {
   // Refuses new requests from now on and reports NOT_SERVING; what runs goes
   // on, and is cancelled when --drain-timeout is over.
   void Drain();
-  // Cancels what runs.
+  // Cancels what runs; a drain then ends soon, also if clients do not read.
   void CancelAll();
-  // Waits until Drain was called and every generation call has ended.
+  // Waits until Drain was called and every generation call has ended, or was
+  // cancelled and did not go.
   void WaitDrained();
 
   // The bound addresses: gRPC's, in the order of --listen.
@@ -59,6 +60,7 @@ class Server final {
   void StartGrpc();
   void Monitor();
   void Tick(engine::Clock::time_point now);
+  void TickDrain(engine::Clock::time_point now);
   absl::Status WritePortFile() const;
   std::optional<HttpResponse> AnswerHttp(std::string_view path) const;
 

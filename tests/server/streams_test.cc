@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/server/raw_http2.h"
 #include "tests/server/test_server.h"
 
 namespace nibble::server::testing {
@@ -196,6 +197,43 @@ TEST(Streams, OneThatIsNotReadIsCancelledAndSaysWhy) {
   // Whether it reads before the reset or after, it hears that it is over.
   const Streamed streamed = ReadAll(*reader);
   EXPECT_EQ(streamed.status.error_code(), grpc::CANCELLED);
+}
+
+TEST(Streams, WhatIsNeverReadIsReset) {
+  TestServer server(AbcScript(), [](ServerConfig& config) {
+    config.write_stall_timeout = std::chrono::milliseconds(200);
+  });
+  v1::GenerateBatchRequest batch;
+  *batch.add_requests() = TextRequest("a");
+  const std::string address = server.server().addresses().front();
+  int calls = 0;
+  for (const std::string& method :
+       {std::string("Generate"), std::string("GenerateStream"),
+        std::string("GenerateBatch")}) {
+    const google::protobuf::Message& request =
+        method == "GenerateBatch"
+            ? static_cast<const google::protobuf::Message&>(batch)
+            : batch.requests(0);
+    UnreadCall call(address, "nibble.v1.Generation/" + method, request);
+    EXPECT_TRUE(call.IsReset()) << method;
+    ++calls;
+    EXPECT_EQ(server.Metric("nibble_streams_stalled_total"), calls) << method;
+  }
+  EXPECT_TRUE(Eventually([&] { return IsIdle(server); }));
+}
+
+TEST(Streams, WhatIsNeverReadDoesNotHoldUpTheEnd) {
+  TestServer server(AbcScript(), [](ServerConfig& config) {
+    config.write_stall_timeout = std::chrono::milliseconds(0);
+    config.drain_timeout = std::chrono::milliseconds(100);
+  });
+  const std::string address = server.server().addresses().front();
+  UnreadCall unary(address, "nibble.v1.Generation/Generate", TextRequest("a"));
+  UnreadCall stream(address, "nibble.v1.Generation/GenerateStream",
+                    TextRequest("a"));
+  EXPECT_TRUE(Eventually([&] { return server.Metric(Finished("eos")) == 2; }));
+  server.server().Drain();
+  server.server().WaitDrained();
 }
 
 TEST(Streams, OneThatMakesTooMuchIsCancelled) {
