@@ -29,7 +29,6 @@ find_package(CLI11 CONFIG REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
-pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 
 set(NIBBLE_HAVE_CUDA OFF)
 if(NIBBLE_CUDA)
