@@ -2,8 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "model/gguf.h"
 #include "tests/support/gguf_writer.h"
@@ -22,8 +23,8 @@ constexpr uint32_t kArray = 9;
 // What Parse says about exactly these bytes (so that a sanitizer sees any
 // read beyond them).
 std::string Refusal(const std::string& text) {
-  std::vector<std::byte> exact(text.size());
-  std::memcpy(exact.data(), text.data(), text.size());
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::vector<std::byte> exact(bytes.begin(), bytes.end());
   const auto file = GgufFile::Parse(exact, "m.gguf");
   EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument)
       << file.status();

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tests/support/gguf_exercise.h"
 #include "tests/support/gguf_writer.h"
@@ -15,8 +17,8 @@ namespace nibble::test {
 namespace {
 
 absl::Status Exercise(const std::string& text) {
-  std::vector<std::byte> exact(text.size());
-  std::memcpy(exact.data(), text.data(), text.size());
+  const auto bytes = std::as_bytes(std::span(text));
+  const std::vector<std::byte> exact(bytes.begin(), bytes.end());
   return ExerciseGguf(exact);
 }
 
