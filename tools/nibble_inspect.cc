@@ -1,6 +1,7 @@
 // nibble-inspect: what a model file holds, and whether it can be served.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <string>
 
 #include "absl/status/status.h"
@@ -47,7 +48,7 @@ int Inspect(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app(
       "nibble-inspect: architecture, tokenizer, formats and sizes of a GGUF "
       "model file",
@@ -67,4 +68,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
   return Inspect(options);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "nibble-inspect: %s\n", error.what());
+  return kFailed;
 }
