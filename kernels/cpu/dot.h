@@ -26,7 +26,8 @@ struct DotCall {
 //
 //   acc = 0
 //   for each block b, ascending (kSuper16: for each half block):
-//     dot = the exact integer sum of code * activation code, offset included
+//     dot = the exact integer sum of
+//           (weight code - offset) * (activation code - zero)
 //     acc = fma(float(dot), w_scale[b] * x_scale[b], acc)
 //     with minimums: acc = fma(w_min[b], x_sum[b], acc)
 //

@@ -1,15 +1,21 @@
 // The 8-bit dot products in 256-bit registers: a panel's 16 rows are two
 // halves of 8 lanes. Included once by each target's file, inside its unnamed
 // namespace and under its target attributes, after <immintrin.h>. That file
-// defines what its instructions make of a slab's codes:
+// defines what its instructions make of a slab's codes, 8 lanes each:
 //
-//   template <int kBits> struct Dots {  // of one row, 8 lanes
+//   template <int kBits> struct Dots {  // of one row
 //     void Clear();
 //     template <int kSlab> void Add(__m256i codes, __m256i x);
-//     __m256i Sum();  // of code * x over the slabs added
-//     // Of (code - offset) * x, given neg_sum8 of those slabs' x and
-//     // shift = log2(offset / 8).
-//     __m256i Centred(__m256i neg_sum8, int shift);
+//     // Of (code - offset) * (x - zero) over the slabs added, given the Sum of
+//     // their codes, neg_zero in the lower 16 bits, neg_sum8 of their x and
+//     // shift = log2(offset / 8); without an offset, neg_sum8 is 0.
+//     __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
+//                    int shift);
+//   };
+//   template <int kBits> struct CodeSums {
+//     void Clear();
+//     template <int kSlab> void Add(__m256i codes);
+//     __m256i Sum();  // of the codes, as Dots wants it
 //   };
 
 constexpr int kSlabs = 8;
@@ -36,10 +42,10 @@ inline __m256 LoadSignedBytes(const std::byte* from) {
       _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 
-inline __m256i Broadcast4(const int8_t* from) {
-  int32_t four;
-  std::memcpy(&four, from, sizeof(four));
-  return _mm256_set1_epi32(four);
+inline __m256i Broadcast32(const void* from) {
+  int32_t bits;
+  std::memcpy(&bits, from, sizeof(bits));
+  return _mm256_set1_epi32(bits);
 }
 
 // The codes of slab kSlab for one half of the panel; `block` points at the
@@ -62,26 +68,41 @@ inline __m256i LoadCodes(const std::byte* block) {
   return codes;
 }
 
+// The sums of some slabs for kGroup rows.
+template <int kBits, int kGroup>
+struct BlockSums {
+  Dots<kBits> dots[kGroup];
+  CodeSums<kBits> codes;
+};
+
+template <int kBits, int kGroup>
+inline void Clear(BlockSums<kBits, kGroup>& sums) {
+  sums.codes.Clear();
+#pragma GCC unroll 4
+  for (int r = 0; r < kGroup; ++r) sums.dots[r].Clear();
+}
+
 template <int kBits, int kGroup, int kSlab>
 inline void AddSlab(const std::byte* block, const QuadBlock& x, int lane,
-                    Dots<kBits>* dots) {
+                    BlockSums<kBits, kGroup>& sums) {
   const __m256i codes = LoadCodes<kBits, kSlab>(block);
+  sums.codes.template Add<kSlab>(codes);
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
-    dots[r].template Add<kSlab>(codes,
-                                Broadcast4(x.codes[lane + r] + 4 * kSlab));
+    sums.dots[r].template Add<kSlab>(
+        codes, Broadcast32(x.codes[lane + r] + 4 * kSlab));
   }
 }
 
-// dots[r] = the sums over slabs 0 to 3 (kSecond: 4 to 7) of code * x.
+// Adds slabs 0 to 3 (kSecond: 4 to 7).
 template <int kBits, int kGroup, bool kSecond>
 inline void AddSlabs(const std::byte* block, const QuadBlock& x, int lane,
-                     Dots<kBits>* dots) {
+                     BlockSums<kBits, kGroup>& sums) {
   constexpr int kFirst = kSecond ? 4 : 0;
-  AddSlab<kBits, kGroup, kFirst>(block, x, lane, dots);
-  AddSlab<kBits, kGroup, kFirst + 1>(block, x, lane, dots);
-  AddSlab<kBits, kGroup, kFirst + 2>(block, x, lane, dots);
-  AddSlab<kBits, kGroup, kFirst + 3>(block, x, lane, dots);
+  AddSlab<kBits, kGroup, kFirst>(block, x, lane, sums);
+  AddSlab<kBits, kGroup, kFirst + 1>(block, x, lane, sums);
+  AddSlab<kBits, kGroup, kFirst + 2>(block, x, lane, sums);
+  AddSlab<kBits, kGroup, kFirst + 3>(block, x, lane, sums);
 }
 
 inline __m256 AddScaled(__m256i dot, __m256 scale, float x_scale, __m256 acc) {
@@ -101,36 +122,40 @@ struct HalfPanel {
 template <PackedFormat kFormat, int kGroup>
 inline void AddHalvesOfBlock(const HalfPanel& half, const QuadBlock& x,
                              int lane, __m256* acc) {
+  constexpr int kBits = kFormat.code_bits;
   constexpr int kShift = kFormat.offset_shift - 3;
   const __m256 first = _mm256_mul_ps(half.d, LoadSignedBytes(half.scales));
   const __m256 second =
       _mm256_mul_ps(half.d, LoadSignedBytes(half.scales + kPanelRows));
-  Dots<kFormat.code_bits> dots[kGroup];
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) dots[r].Clear();
-  AddSlabs<kFormat.code_bits, kGroup, false>(half.codes, x, lane, dots);
+  BlockSums<kBits, kGroup> sums;
+  Clear(sums);
+  AddSlabs<kBits, kGroup, false>(half.codes, x, lane, sums);
+  __m256i code_sums = sums.codes.Sum();
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     const int row = lane + r;
-    acc[r] = AddScaled(
-        dots[r].Centred(_mm256_set1_epi32(x.neg_sum8_low[row]), kShift), first,
-        x.scale[row], acc[r]);
-    dots[r].Clear();
+    const __m256i dot =
+        sums.dots[r].Result(code_sums, Broadcast32(&x.neg_zero[row]),
+                            _mm256_set1_epi32(x.neg_sum8_low[row]), kShift);
+    acc[r] = AddScaled(dot, first, x.scale[row], acc[r]);
   }
-  AddSlabs<kFormat.code_bits, kGroup, true>(half.codes, x, lane, dots);
+  Clear(sums);
+  AddSlabs<kBits, kGroup, true>(half.codes, x, lane, sums);
+  code_sums = sums.codes.Sum();
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     const int row = lane + r;
-    const __m256i upper = _mm256_set1_epi32(x.neg_sum8[row]);
-    const __m256i lower = _mm256_set1_epi32(x.neg_sum8_low[row]);
-    acc[r] = AddScaled(dots[r].Centred(_mm256_sub_epi32(upper, lower), kShift),
-                       second, x.scale[row], acc[r]);
+    const __m256i dot = sums.dots[r].Result(
+        code_sums, Broadcast32(&x.neg_zero[row]),
+        _mm256_set1_epi32(x.neg_sum8[row] - x.neg_sum8_low[row]), kShift);
+    acc[r] = AddScaled(dot, second, x.scale[row], acc[r]);
   }
 }
 
 template <PackedFormat kFormat, int kGroup>
 inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
                      __m256* acc) {
+  constexpr int kBits = kFormat.code_bits;
   if constexpr (kFormat.scaling == Scaling::kSuper16) {
     AddHalvesOfBlock<kFormat, kGroup>(half, x, lane, acc);
     return;
@@ -145,20 +170,24 @@ inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
       min = LoadHalves(half.scales + 2 * kPanelRows);
     }
   }
-  Dots<kFormat.code_bits> dots[kGroup];
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) dots[r].Clear();
-  AddSlabs<kFormat.code_bits, kGroup, false>(half.codes, x, lane, dots);
-  AddSlabs<kFormat.code_bits, kGroup, true>(half.codes, x, lane, dots);
+  BlockSums<kBits, kGroup> sums;
+  Clear(sums);
+  AddSlabs<kBits, kGroup, false>(half.codes, x, lane, sums);
+  AddSlabs<kBits, kGroup, true>(half.codes, x, lane, sums);
+  const __m256i code_sums = sums.codes.Sum();
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     const int row = lane + r;
+    const __m256i neg_zero = Broadcast32(&x.neg_zero[row]);
     if constexpr (kFormat.scaling == Scaling::kScale) {
-      const __m256i dot = dots[r].Centred(_mm256_set1_epi32(x.neg_sum8[row]),
-                                          kFormat.offset_shift - 3);
+      const __m256i dot = sums.dots[r].Result(
+          code_sums, neg_zero, _mm256_set1_epi32(x.neg_sum8[row]),
+          kFormat.offset_shift - 3);
       acc[r] = AddScaled(dot, scale, x.scale[row], acc[r]);
     } else {
-      acc[r] = AddScaled(dots[r].Sum(), scale, x.scale[row], acc[r]);
+      const __m256i dot =
+          sums.dots[r].Result(code_sums, neg_zero, _mm256_setzero_si256(), 0);
+      acc[r] = AddScaled(dot, scale, x.scale[row], acc[r]);
       acc[r] = _mm256_fmadd_ps(min, _mm256_set1_ps(x.sum[row]), acc[r]);
     }
   }

@@ -19,6 +19,11 @@
 namespace nibble::kernels::cpu {
 namespace {
 
+// Neighbours of 16 bits times ones, added up in 32 bits.
+inline __m256i Widen(__m256i sum16) {
+  return _mm256_madd_epi16(sum16, _mm256_set1_epi16(1));
+}
+
 // vpmaddubsw adds two products of an unsigned and a signed byte into 16 bits,
 // saturating. With |x| <= 127 two products of kBits-bit codes stay below
 // 2 * 127 * (2^kBits - 1), so 8, 4 or 2 such sums (4, 5, 6 bits) fit 16 bits
@@ -34,14 +39,15 @@ struct Dots {
   void Add(__m256i codes, __m256i x) {
     sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(codes, x));
     if constexpr ((kSlab + 1) % kSlabsIn16Bits == 0) {
-      const __m256i ones = _mm256_set1_epi16(1);
-      sum32 = _mm256_add_epi32(sum32, _mm256_madd_epi16(sum16, ones));
+      sum32 = _mm256_add_epi32(sum32, Widen(sum16));
       sum16 = _mm256_setzero_si256();
     }
   }
-  __m256i Sum() const { return sum32; }
-  __m256i Centred(__m256i neg_sum8, int shift) const {
-    return _mm256_add_epi32(sum32, _mm256_slli_epi32(neg_sum8, shift));
+  __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
+                 int shift) const {
+    const __m256i zeros = _mm256_madd_epi16(sums, neg_zero);
+    const __m256i offsets = _mm256_slli_epi32(neg_sum8, shift);
+    return _mm256_add_epi32(sum32, _mm256_add_epi32(zeros, offsets));
   }
 
   __m256i sum16;
@@ -50,20 +56,59 @@ struct Dots {
 
 // 8-bit codes would saturate at once. Centred they are bytes of -128 to 127:
 // |w| times x with w's sign is at most 128 * 127, and two of those fit.
+inline __m256i Centre(__m256i codes) {
+  return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+}
 template <>
 struct Dots<8> {
   void Clear() { sum32 = _mm256_setzero_si256(); }
   template <int kSlab>
   void Add(__m256i codes, __m256i x) {
-    const __m256i w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    const __m256i w = Centre(codes);
     const __m256i products =
         _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-    const __m256i ones = _mm256_set1_epi16(1);
-    sum32 = _mm256_add_epi32(sum32, _mm256_madd_epi16(products, ones));
+    sum32 = _mm256_add_epi32(sum32, Widen(products));
   }
-  __m256i Centred(__m256i /*neg_sum8*/, int /*shift*/) const { return sum32; }
+  __m256i Result(__m256i sums, __m256i neg_zero, __m256i /*neg_sum8*/,
+                 int /*shift*/) const {
+    return _mm256_add_epi32(sum32, _mm256_madd_epi16(sums, neg_zero));
+  }
 
   __m256i sum32;
+};
+
+// Eight codes of 5 bits (four of 6, as much as Q6_K adds) fit a byte.
+template <int kBits>
+struct CodeSums {
+  void Clear() { bytes = _mm256_setzero_si256(); }
+  template <int kSlab>
+  void Add(__m256i codes) {
+    bytes = _mm256_add_epi8(bytes, codes);
+  }
+  // Below 2^15: a pair of 16 bits (sum, 0) too.
+  __m256i Sum() const {
+    return Widen(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)));
+  }
+
+  __m256i bytes;
+};
+
+// Of centred codes, as Dots<8> takes them.
+template <>
+struct CodeSums<8> {
+  void Clear() { sum16 = _mm256_setzero_si256(); }
+  template <int kSlab>
+  void Add(__m256i codes) {
+    const __m256i pairs =
+        _mm256_maddubs_epi16(_mm256_set1_epi8(1), Centre(codes));
+    sum16 = _mm256_add_epi16(sum16, pairs);
+  }
+  // Below 2^15 in size; the sign must not reach the upper 16 bits.
+  __m256i Sum() const {
+    return _mm256_and_si256(Widen(sum16), _mm256_set1_epi32(0xffff));
+  }
+
+  __m256i sum16;
 };
 
 #include "kernels/cpu/dot256-inl.h"

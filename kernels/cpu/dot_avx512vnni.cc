@@ -48,10 +48,10 @@ inline __m512 LoadSignedBytes(const std::byte* from) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 
-inline __m512i Broadcast4(const int8_t* from) {
-  int32_t four;
-  std::memcpy(&four, from, sizeof(four));
-  return _mm512_set1_epi32(four);
+inline __m512i Broadcast32(const void* from) {
+  int32_t bits;
+  std::memcpy(&bits, from, sizeof(bits));
+  return _mm512_set1_epi32(bits);
 }
 
 // (bits & mask) | low, in one instruction.
@@ -99,31 +99,70 @@ inline void LoadCodes(const std::byte* block, __m512i* w) {
   }
 }
 
-// dots[r] += sums over slabs [kFirst, kLast), for kGroup rows at once: their
-// chains of dot products hide each other's latency.
+// The sums of the codes of slabs [kFirst, kLast), for each row of the panel:
+// below 2^15, so they are 16-bit pairs (sum, 0) too.
+template <int kBits, int kFirst, int kLast>
+inline __m512i SumCodes(const __m512i* w) {
+  const __m512i ones = _mm512_set1_epi8(1);
+  __m512i sums = _mm512_setzero_si512();
+  if constexpr (kBits == 8) {
+#pragma GCC unroll 8
+    for (int j = kFirst; j < kLast; ++j) {
+      sums = _mm512_dpbusd_epi32(sums, w[j], ones);
+    }
+    return sums;
+  }
+  static_assert(kBits == 8 || (kLast - kFirst) * ((1 << kBits) - 1) <= 255,
+                "the sums of bytes would overflow");
+  __m512i bytes = w[kFirst];
+#pragma GCC unroll 8
+  for (int j = kFirst + 1; j < kLast; ++j) {
+    bytes = _mm512_add_epi8(bytes, w[j]);
+  }
+  return _mm512_dpbusd_epi32(sums, bytes, ones);
+}
+
+// dots[r] += sums over slabs [kFirst, kLast) of code * (x - zero), for kGroup
+// rows at once: their chains of dot products hide each other's latency. `sums`
+// are SumCodes of the same slabs.
 template <int kGroup, int kFirst, int kLast>
-inline void DotSlabs(const __m512i* w, const QuadBlock& x, int lane,
-                     __m512i* dots) {
+inline void DotSlabs(const __m512i* w, __m512i sums, const QuadBlock& x,
+                     int lane, __m512i* dots) {
 #pragma GCC unroll 8
   for (int j = kFirst; j < kLast; ++j) {
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
       dots[r] = _mm512_dpbusd_epi32(dots[r], w[j],
-                                    Broadcast4(x.codes[lane + r] + 4 * j));
+                                    Broadcast32(x.codes[lane + r] + 4 * j));
     }
+  }
+  // Last, so that nobody waits for `sums`.
+#pragma GCC unroll 4
+  for (int r = 0; r < kGroup; ++r) {
+    dots[r] =
+        _mm512_dpwssd_epi32(dots[r], sums, Broadcast32(&x.neg_zero[lane + r]));
   }
 }
 
-// Scales of a block, FP32 [16] each.
+// What a block's rows share: scales, FP32 [16] each, and sums of codes.
 struct BlockScales {
   __m512 first;   // of the block, or of its first half (kSuper16)
   __m512 second;  // of its second half
   __m512 min;
+  __m512i first_sum;  // as `first`
+  __m512i second_sum;
 };
 
 template <PackedFormat kFormat>
-inline BlockScales LoadScales(const std::byte* at, __m512 d, __m512 dmin) {
+inline BlockScales LoadScales(const std::byte* at, __m512 d, __m512 dmin,
+                              const __m512i* w) {
   BlockScales s{};
+  if constexpr (kFormat.scaling == Scaling::kSuper16) {
+    s.first_sum = SumCodes<kFormat.code_bits, 0, 4>(w);
+    s.second_sum = SumCodes<kFormat.code_bits, 4, 8>(w);
+  } else {
+    s.first_sum = SumCodes<kFormat.code_bits, 0, kSlabs>(w);
+  }
   if constexpr (kFormat.scaling == Scaling::kScale) {
     s.first = LoadHalves(at);
   } else if constexpr (kFormat.scaling == Scaling::kScaleMin) {
@@ -156,7 +195,7 @@ inline void AddBlock(const __m512i* w, const BlockScales& scales,
       dots[r] = _mm512_slli_epi32(_mm512_set1_epi32(x.neg_sum8_low[lane + r]),
                                   kShift);
     }
-    DotSlabs<kGroup, 0, 4>(w, x, lane, dots);
+    DotSlabs<kGroup, 0, 4>(w, scales.first_sum, x, lane, dots);
     __m512i uppers[kGroup];
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
@@ -166,7 +205,7 @@ inline void AddBlock(const __m512i* w, const BlockScales& scales,
           kShift);
       acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);
     }
-    DotSlabs<kGroup, 4, 8>(w, x, lane, uppers);
+    DotSlabs<kGroup, 4, 8>(w, scales.second_sum, x, lane, uppers);
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
       acc[r] = AddScaled(uppers[r], scales.second, x.scale[lane + r], acc[r]);
@@ -181,7 +220,7 @@ inline void AddBlock(const __m512i* w, const BlockScales& scales,
                                   kFormat.offset_shift - 3);
     }
   }
-  DotSlabs<kGroup, 0, kSlabs>(w, x, lane, dots);
+  DotSlabs<kGroup, 0, kSlabs>(w, scales.first_sum, x, lane, dots);
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);
@@ -214,7 +253,7 @@ void PanelDot(const DotCall& call) {
     __m512i w[kSlabs];
     LoadCodes<kFormat.code_bits>(at, w);
     const BlockScales scales =
-        LoadScales<kFormat>(at + kFormat.CodeBytes(), d, dmin);
+        LoadScales<kFormat>(at + kFormat.CodeBytes(), d, dmin, w);
     at += kFormat.BlockBytes();
 #pragma GCC unroll 4
     for (int q = 0; q * kGroup < kRows; ++q) {

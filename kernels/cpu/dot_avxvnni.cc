@@ -26,10 +26,25 @@ struct Dots {
   void Add(__m256i codes, __m256i x) {
     sum = _mm256_dpbusd_avx_epi32(sum, codes, x);
   }
-  __m256i Sum() const { return sum; }
-  __m256i Centred(__m256i neg_sum8, int shift) const {
-    return _mm256_add_epi32(sum, _mm256_slli_epi32(neg_sum8, shift));
+  __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
+                 int shift) const {
+    const __m256i offsets = _mm256_slli_epi32(neg_sum8, shift);
+    return _mm256_dpwssd_avx_epi32(_mm256_add_epi32(sum, offsets), sums,
+                                   neg_zero);
   }
+
+  __m256i sum;
+};
+
+template <int kBits>
+struct CodeSums {
+  void Clear() { sum = _mm256_setzero_si256(); }
+  template <int kSlab>
+  void Add(__m256i codes) {
+    sum = _mm256_dpbusd_avx_epi32(sum, codes, _mm256_set1_epi8(1));
+  }
+  // Below 2^15: a pair of 16 bits (sum, 0) too.
+  __m256i Sum() const { return sum; }
 
   __m256i sum;
 };

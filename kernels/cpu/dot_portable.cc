@@ -43,14 +43,14 @@ void UnpackCodes(const std::byte* block, uint8_t* codes) {
   }
 }
 
-// dots [16] = the sums over slabs [first, last) of code * x.
-void DotSlabs(const uint8_t* codes, const int8_t* x, int first, int last,
-              int32_t* dots) {
+// dots [16] = the sums over slabs [first, last) of code * (x - zero).
+void DotSlabs(const uint8_t* codes, const int8_t* x, int neg_zero, int first,
+              int last, int32_t* dots) {
   for (int i = 0; i < kPanelRows; ++i) dots[i] = 0;
   for (int j = first; j < last; ++j) {
     for (int i = 0; i < kPanelRows; ++i) {
       const uint8_t* w = codes + j * kSlabBytes + 4 * i;
-      for (int t = 0; t < 4; ++t) dots[i] += w[t] * x[4 * j + t];
+      for (int t = 0; t < 4; ++t) dots[i] += w[t] * (x[4 * j + t] + neg_zero);
     }
   }
 }
@@ -99,11 +99,12 @@ void AddBlock(const uint8_t* codes, const BlockScales& scales,
     int32_t dots[kPanelRows];
     int32_t offset = 0;
     if constexpr (kHalves) {
-      DotSlabs(codes, x.codes[lane], 4 * half, 4 * half + 4, dots);
+      DotSlabs(codes, x.codes[lane], x.neg_zero[lane], 4 * half, 4 * half + 4,
+               dots);
       offset = half == 0 ? x.neg_sum8_low[lane]
                          : x.neg_sum8[lane] - x.neg_sum8_low[lane];
     } else {
-      DotSlabs(codes, x.codes[lane], 0, kSlabs, dots);
+      DotSlabs(codes, x.codes[lane], x.neg_zero[lane], 0, kSlabs, dots);
       offset = x.neg_sum8[lane];
     }
     if constexpr (kCentred) {

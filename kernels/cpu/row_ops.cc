@@ -27,61 +27,108 @@ using DI = hn::Rebind<int32_t, D>;
 using V = hn::Vec<D>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
 constexpr int kHalf = kBlock / 2;
+constexpr int32_t kMostCode = 127;
 
-// A block whose greatest |x| is below this is all zeros: 127 / |x| would
-// overflow.
-constexpr float kLeastMagnitude = 1e-30f;
+// A block with a smaller scale is all zeros: the inverse would overflow.
+constexpr float kLeastScale = 1e-30f;
 
-// The greatest |x| of 32 values; their bits compare like integers, so a NaN
-// counts as more than infinity.
-HWY_INLINE float MaxMagnitude(const float* HWY_RESTRICT x) {
+// The extremes of 32 values and 0, and whether all are finite.
+struct Span {
+  float least;
+  float greatest;
+  bool finite;
+};
+
+HWY_INLINE Span FindSpan(const float* HWY_RESTRICT x) {
   const D d;
-  const DI di;
-  const auto magnitude = hn::Set(di, 0x7fffffff);
-  auto most = hn::Zero(di);
+  V least = hn::Zero(d), greatest = hn::Zero(d);
+  const V infinity = hn::Inf(d);
+  auto finite = hn::Lt(least, infinity);
+  HWY_UNROLL(8)
   for (int i = 0; i < kBlock; i += kLanes) {
-    const auto bits = hn::BitCast(di, hn::LoadU(d, x + i));
-    most = hn::Max(most, hn::And(bits, magnitude));
+    const V v = hn::LoadU(d, x + i);
+    least = hn::Min(least, v);
+    greatest = hn::Max(greatest, v);
+    finite = hn::And(finite, hn::Lt(hn::Abs(v), infinity));
   }
-  return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, most)));
+  return {hn::GetLane(hn::MinOfLanes(d, least)),
+          hn::GetLane(hn::MaxOfLanes(d, greatest)), hn::AllTrue(d, finite)};
 }
 
-// Codes of 16 values; returns their sum.
-HWY_INLINE int32_t EncodeHalf(const float* HWY_RESTRICT x, float inverse,
-                              int8_t* HWY_RESTRICT codes) {
+// Adding 1.5 * 2^23 to a small number rounds it to an integer, to nearest and
+// to even between two, and leaves that integer in the lowest bits.
+constexpr float kRound = 12582912.0f;
+constexpr int32_t kRoundBits = 0x4b400000;
+
+// The codes of 32 values.
+HWY_INLINE void EncodeValues(const float* HWY_RESTRICT x, float inverse,
+                             int32_t zero, int8_t* HWY_RESTRICT codes) {
   const D d;
   const DI di;
   const hn::Rebind<int8_t, D> d8;
-  const V factor = hn::Set(d, inverse);
-  auto sum = hn::Zero(di);
-  for (int i = 0; i < kHalf; i += kLanes) {
-    const auto code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), factor));
-    sum = hn::Add(sum, code);
+  const V factor = hn::Set(d, inverse), round = hn::Set(d, kRound);
+  const auto shift = hn::Set(di, zero - kRoundBits);
+  const auto most = hn::Set(di, kMostCode);
+  HWY_UNROLL(8)
+  for (int i = 0; i < kBlock; i += kLanes) {
+    const V steps = hn::MulAdd(hn::LoadU(d, x + i), factor, round);
+    // Both ends may round away from each other: one step too many.
+    const auto code = hn::Min(hn::Add(hn::BitCast(di, steps), shift), most);
     hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
   }
-  return hn::GetLane(hn::SumOfLanes(di, sum));
+}
+
+// The code of 0, when that of the least value is -kMostCode.
+HWY_INLINE int32_t ZeroCode(float least, float inverse) {
+  const D d;
+  const V steps =
+      hn::MulAdd(hn::Set(d, least), hn::Set(d, inverse), hn::Set(d, kRound));
+  return kRoundBits - kMostCode - std::bit_cast<int32_t>(hn::GetLane(steps));
+}
+
+// The sum of 16 codes.
+HWY_INLINE int32_t SumCodes(const int8_t* codes) {
+#if HWY_TARGET == HWY_SCALAR
+  int32_t sum = 0;
+  for (int i = 0; i < kHalf; ++i) sum += codes[i];
+  return sum;
+#else
+  const hn::FixedTag<uint8_t, kHalf> d8;
+  const hn::Repartition<uint64_t, decltype(d8)> d64;
+  const auto bytes = hn::LoadU(d8, reinterpret_cast<const uint8_t*>(codes));
+  // From signed to unsigned by adding 128 to each.
+  const auto sums = hn::SumsOf8(hn::Xor(bytes, hn::Set(d8, 0x80)));
+  const uint64_t sum = hn::GetLane(hn::SumOfLanes(d64, sums));
+  return static_cast<int32_t>(sum) - kHalf * 128;
+#endif
 }
 
 // One block of 32 values into its lane of a quad.
 HWY_INLINE void EncodeBlock(const float* HWY_RESTRICT x, int lane,
                             QuadBlock* HWY_RESTRICT out) {
-  const float most = MaxMagnitude(x);
-  if (!(most < std::numeric_limits<float>::infinity())) {
+  const Span span = FindSpan(x);
+  constexpr float kPerStep = 1.0f / (2 * kMostCode);
+  float scale = span.greatest * kPerStep - span.least * kPerStep;
+  if (!span.finite || scale < kLeastScale) {
     // Not a number anywhere makes all that it touches not a number.
+    scale = span.finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     std::memset(out->codes[lane], 0, kBlock);
-    out->scale[lane] = out->sum[lane] = std::numeric_limits<float>::quiet_NaN();
-    out->neg_sum8[lane] = out->neg_sum8_low[lane] = 0;
+    out->scale[lane] = out->sum[lane] = scale;
+    out->neg_sum8[lane] = 0;
+    out->neg_zero[lane] = out->neg_sum8_low[lane] = 0;
     return;
   }
-  const bool zero = most < kLeastMagnitude;
-  const float scale = zero ? 0.0f : most * (1.0f / 127.0f);
-  const float inverse = zero ? 0.0f : 127.0f / most;
-  const int32_t low = EncodeHalf(x, inverse, out->codes[lane]);
-  const int32_t high = EncodeHalf(x + kHalf, inverse, out->codes[lane] + kHalf);
+  const float inverse = 1.0f / scale;
+  const int32_t zero = ZeroCode(span.least, inverse);
+  int8_t* codes = out->codes[lane];
+  EncodeValues(x, inverse, zero, codes);
+  const int32_t low = SumCodes(codes) - kHalf * zero;
+  const int32_t high = SumCodes(codes + kHalf) - kHalf * zero;
   out->scale[lane] = scale;
   out->sum[lane] = scale * static_cast<float>(low + high);
   out->neg_sum8[lane] = -8 * (low + high);
-  out->neg_sum8_low[lane] = -8 * low;
+  out->neg_zero[lane] = static_cast<int16_t>(-zero);
+  out->neg_sum8_low[lane] = static_cast<int16_t>(-8 * low);
 }
 
 // Runs `source` over [0, k) in blocks of 32, the last one padded, and encodes

@@ -92,8 +92,9 @@ inline std::vector<double> DecodeRow(const kernels::Activations& activations,
   for (int64_t b = 0; b < x.blocks(); ++b) {
     const kernels::cpu::QuadBlock& block = x.Quad(row / kQuad)[b];
     for (int i = 0; i < kBlock; ++i) {
-      values.push_back(static_cast<double>(block.scale[row % kQuad]) *
-                       block.codes[row % kQuad][i]);
+      values.push_back(
+          static_cast<double>(block.scale[row % kQuad]) *
+          (block.codes[row % kQuad][i] + block.neg_zero[row % kQuad]));
     }
   }
   return values;

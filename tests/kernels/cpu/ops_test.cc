@@ -55,7 +55,7 @@ struct Fixture {
   std::unique_ptr<Activations> out;
 };
 
-// The codes of a row are the nearest multiples of max / 127 to `floats`, and
+// The codes of a row are the nearest multiples of span / 254 to `floats`, and
 // the sums are the codes'.
 void ExpectCodesOf(const CpuActivations& x, int64_t row,
                    std::span<const float> floats) {
@@ -63,19 +63,22 @@ void ExpectCodesOf(const CpuActivations& x, int64_t row,
   const auto lane = static_cast<int>(row % kQuad);
   for (int64_t b = 0; b < x.blocks(); ++b) {
     const QuadBlock& block = x.Quad(row / kQuad)[b];
-    float most = 0;
+    float least = 0, greatest = 0;
     for (int i = 0; i < kBlock; ++i) {
-      most = std::fmax(most, std::fabs(floats[b * kBlock + i]));
+      least = std::fmin(least, floats[b * kBlock + i]);
+      greatest = std::fmax(greatest, floats[b * kBlock + i]);
     }
-    ASSERT_NEAR(block.scale[lane], most / 127, most * 2e-7);
+    const float span = greatest - least;
+    ASSERT_NEAR(block.scale[lane], span / 254, span * 2e-7);
     int32_t sum = 0, low = 0;
     for (int i = 0; i < kBlock; ++i) {
-      const int code = block.codes[lane][i];
-      ASSERT_LE(std::abs(code), 127);
-      ASSERT_NEAR(block.scale[lane] * static_cast<float>(code),
+      ASSERT_GE(block.codes[lane][i], -127);
+      const int steps = block.codes[lane][i] + block.neg_zero[lane];
+      // The last step may be clipped, where both ends were rounded outwards.
+      ASSERT_NEAR(block.scale[lane] * static_cast<float>(steps),
                   floats[b * kBlock + i], 0.5001f * block.scale[lane]);
-      sum += code;
-      if (i < kBlock / 2) low += code;
+      sum += steps;
+      if (i < kBlock / 2) low += steps;
     }
     ASSERT_EQ(block.neg_sum8[lane], -8 * sum);
     ASSERT_EQ(block.neg_sum8_low[lane], -8 * low);
