@@ -73,10 +73,10 @@ Output::Taken Output::Take(const kernels::SampleResult& result,
       stop = FlushText(taken.delta.text);
       if (!stop.has_value()) stop = LengthStop();
     }
-  } else if (std::optional<Stop> matched = FlushText(taken.delta.text)) {
-    stop = std::move(matched);
+  } else if (const std::optional<Stop> matched = FlushText(taken.delta.text)) {
+    stop = matched;
   }
-  if (stop.has_value()) taken.delta.finish = MakeFinish(*std::move(stop));
+  if (stop.has_value()) taken.delta.finish = MakeFinish(*stop);
   return taken;
 }
 
@@ -86,7 +86,7 @@ Delta Output::EndWithoutTokens(Clock::time_point now) {
   Delta delta;
   delta.index = index_;
   delta.text = request_->prompt_info.echo;
-  delta.finish = MakeFinish({FinishReason::kLength, {}});
+  delta.finish = MakeFinish({FinishReason::kLength});
   return delta;
 }
 
@@ -94,7 +94,7 @@ std::optional<Output::Stop> Output::CheckToken(
     int32_t token, const model::Tokenizer& tokenizer) const {
   const StopRules& rules = request_->request.stop;
   if (!rules.ignore_eos && tokenizer.IsEndOfGeneration(token)) {
-    return Stop{FinishReason::kEos, {}};
+    return Stop{FinishReason::kEos};
   }
   if (std::find(rules.token_ids.begin(), rules.token_ids.end(), token) !=
       rules.token_ids.end()) {
@@ -109,14 +109,14 @@ std::optional<Output::Stop> Output::ExtendText(
       text_.Append(tokenizer.TokenBytes(token), Search());
   text.append(piece.text);
   if (!piece.stop.has_value()) return std::nullopt;
-  return MatchedString(*piece.stop);
+  return Stop{FinishReason::kStopString, static_cast<int32_t>(*piece.stop)};
 }
 
 std::optional<Output::Stop> Output::FlushText(std::string& text) {
   StopChecker::Piece piece = text_.Finish(Search());
   text.append(piece.text);
   if (!piece.stop.has_value()) return std::nullopt;
-  return MatchedString(*piece.stop);
+  return Stop{FinishReason::kStopString, static_cast<int32_t>(*piece.stop)};
 }
 
 StopSearch Output::Search() const {
@@ -127,12 +127,7 @@ StopSearch Output::Search() const {
 
 Output::Stop Output::LengthStop() const {
   return {request_->limited_by_context ? FinishReason::kContextFull
-                                       : FinishReason::kLength,
-          {}};
-}
-
-Output::Stop Output::MatchedString(size_t index) const {
-  return {FinishReason::kStopString, request_->request.stop.strings[index]};
+                                       : FinishReason::kLength};
 }
 
 OutputFinish Output::MakeFinish(Stop stop) {
@@ -140,7 +135,12 @@ OutputFinish Output::MakeFinish(Stop stop) {
   finish_reason_ = stop.reason;
   OutputFinish finish;
   finish.reason = stop.reason;
-  finish.matched_stop = std::move(stop.matched);
+  if (stop.reason == FinishReason::kStopString) {
+    finish.matched_stop =
+        request_->request.stop.strings[static_cast<size_t>(stop.which)];
+  } else if (stop.reason == FinishReason::kStopToken) {
+    finish.matched_stop = stop.which;
+  }
   finish.usage = usage_;
   finish.timings = timings_;
   finish.seed = sampling_.seed;

@@ -60,7 +60,8 @@ class Output final {
   // A stop rule that hit.
   struct Stop {
     FinishReason reason;
-    std::variant<std::monostate, std::string, int32_t> matched;
+    // Of a stop string its index, of a stop token its id.
+    int32_t which = 0;
   };
   std::optional<Stop> CheckToken(int32_t token,
                                  const model::Tokenizer& tokenizer) const;
@@ -70,7 +71,6 @@ class Output final {
   std::optional<Stop> FlushText(std::string& text);
   StopSearch Search() const;
   Stop LengthStop() const;
-  Stop MatchedString(size_t index) const;
   OutputFinish MakeFinish(Stop stop);
 
   const LiveRequest* request_;
