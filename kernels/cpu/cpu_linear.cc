@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -62,7 +63,6 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
   }
   std::unique_ptr<CpuLinear> op(new CpuLinear());
   op->context_ = context;
-  op->name_ = options.name;
   op->k_ = parts[0].k;
   for (const WeightView& weight : parts) {
     NIBBLE_RETURN_IF_ERROR(CheckPart(weight, op->k_));

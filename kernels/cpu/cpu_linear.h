@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -80,7 +79,6 @@ class CpuLinear final : public LinearOp {
                  int64_t row, int64_t rows, const float* sums) const;
 
   Context context_;
-  std::string name_;
   int64_t n_ = 0;
   int64_t k_ = 0;
   std::vector<Part> parts_;

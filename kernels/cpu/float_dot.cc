@@ -1,11 +1,12 @@
 #include "kernels/cpu/float_dot.h"
 
+#include "kernels/cpu/highway.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/float_dot.cc"
 #include "base/check.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/highway.h"
 #include "kernels/cpu/packed_format.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,4 @@
-// Highway's settings for this project: include it before <hwy/highway.h>.
+// Highway's settings for this project: to be included before Highway's headers.
 #pragma once
 
 // Registers of unknown size cannot be members of arrays, which our kernels

@@ -1,5 +1,7 @@
 #include "kernels/cpu/row_ops.h"
 
+#include "kernels/cpu/highway.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/row_ops.cc"
 #include <algorithm>
@@ -11,7 +13,6 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/exp-inl.h"
-#include "kernels/cpu/highway.h"
 #include "kernels/reference/half.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,0 +1,410 @@
+// The loops of attention over one block of keys. Included once for each Highway
+// target.
+#if defined(NIBBLE_KERNELS_CPU_ATTENTION_KERNELS_INL_H_) == \
+    defined(HWY_TARGET_TOGGLE)
+#ifdef NIBBLE_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
+#undef NIBBLE_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
+#else
+#define NIBBLE_KERNELS_CPU_ATTENTION_KERNELS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "base/checked_math.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/exp-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nibble::kernels::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using D = hn::CappedTag<float, 16>;
+using V = hn::Vec<D>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+
+// Keys of a group stand in the lanes of each 128-bit part of a vector.
+constexpr int kGroupKeys = kLanes < 4 ? 1 : 4;
+// Groups whose scores are summed at once, for two queries: 16 sums, or 8
+// where there are 16 registers only.
+constexpr int kGroupsAtOnce = kLanes == 16 ? 8 : 4;
+// Vectors of head dimensions whose sums over values are kept at once.
+constexpr int kDimsAtOnce = 4;
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// The scratch memory of one job, FP32.
+struct Scratch {
+  int64_t dims;   // head_dim rounded up to whole vectors; the rest is zeros
+  float* keys;    // see ArrangeKeys
+  float* values;  // [kKeyBlock][dims]
+  float* q;       // [queries][4 dims], see ArrangeQuery
+  float* scores;  // [queries][kKeyBlock]
+  float* sums;    // [queries][dims], the weighted values so far
+  float* totals;  // [queries][kLanes], the weights so far, by lane
+  float* best;    // [queries], the greatest score so far
+};
+
+Scratch Divide(float* scratch, int64_t head_dim, int64_t queries) {
+  Scratch s;
+  s.dims = RoundUp<int64_t>(head_dim, kLanes);
+  s.keys = scratch;
+  s.values = s.keys + kKeyBlock * s.dims;
+  s.q = s.values + kKeyBlock * s.dims;
+  s.scores = s.q + queries * kGroupKeys * s.dims;
+  s.sums = s.scores + queries * kKeyBlock;
+  s.totals = s.sums + queries * s.dims;
+  s.best = s.totals + queries * kLanes;
+  return s;
+}
+
+// The kLanes halves from `from` on as FP32; zeros from `count` on.
+HWY_INLINE V LoadHalves(const hwy::float16_t* from, int64_t count) {
+  const D d;
+  const hn::Rebind<hwy::float16_t, D> d16;
+  if (count >= kLanes) return hn::PromoteTo(d, hn::LoadU(d16, from));
+  alignas(64) hwy::float16_t padded[kLanes] = {};
+  std::copy_n(from, count, padded);
+  return hn::PromoteTo(d, hn::Load(d16, padded));
+}
+
+// A 4 x 4 transposition within each 128-bit part: vector r gets dimension
+// 4 j + r of the four keys in part j.
+HWY_INLINE void Transpose(V* HWY_RESTRICT v) {
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  const hn::Repartition<uint64_t, D> d64;
+  const auto low01 = hn::BitCast(d64, hn::InterleaveLower(d, v[0], v[1]));
+  const auto high01 = hn::BitCast(d64, hn::InterleaveUpper(d, v[0], v[1]));
+  const auto low23 = hn::BitCast(d64, hn::InterleaveLower(d, v[2], v[3]));
+  const auto high23 = hn::BitCast(d64, hn::InterleaveUpper(d, v[2], v[3]));
+  v[0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
+  v[1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
+  v[2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
+  v[3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+#else
+  (void)v;  // one lane, groups of one key
+#endif
+}
+
+// Dimensions [i, i + kLanes) of a group of keys, transposed, in
+// to[kGroupKeys].
+HWY_INLINE void LoadGroup(const hwy::float16_t* pages, const int64_t* offsets,
+                          int64_t i, int64_t head_dim, V* HWY_RESTRICT to) {
+  const int64_t count = head_dim - i;
+  HWY_UNROLL(8)
+  for (int key = 0; key < kGroupKeys; ++key) {
+    to[key] = LoadHalves(pages + offsets[key] + i, count);
+  }
+  Transpose(to);
+}
+
+// A group of keys, dimension chunk after chunk: [dims / kLanes][kGroupKeys]
+// vectors. Whole vectors of scores come out of them without a shuffle.
+HWY_INLINE void ArrangeKeys(const hwy::float16_t* pages, const int64_t* offsets,
+                            int64_t head_dim, float* HWY_RESTRICT to) {
+  for (int64_t i = 0; i < head_dim; i += kLanes) {
+    V group[kGroupKeys];
+    LoadGroup(pages, offsets, i, head_dim, group);
+    HWY_UNROLL(8)
+    for (int r = 0; r < kGroupKeys; ++r) {
+      hn::StoreU(group[r], D(), to + kGroupKeys * i + r * kLanes);
+    }
+  }
+}
+
+// The query's side of ArrangeKeys: element 4 j + r of a chunk, times `scale`,
+// in all lanes of part j of vector r.
+void ArrangeQuery(const float* q, float scale, int64_t head_dim, int64_t dims,
+                  float* to) {
+  for (int64_t i = 0; i < dims; ++i) {
+    const float value = i < head_dim ? q[i] * scale : 0.0f;
+    if constexpr (kGroupKeys == 1) {
+      to[i] = value;
+      continue;
+    }
+    const int64_t chunk = i / kLanes, part = i % kLanes / 4, r = i % 4;
+    std::fill_n(to + (4 * chunk + r) * kLanes + 4 * part, 4, value);
+  }
+}
+
+// The sums of a vector over its 128-bit parts, halves first.
+template <class D2, class V2>
+HWY_INLINE void StorePartSums(D2 d, V2 v, float* to) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D2()) > 4) {
+    const hn::Half<D2> half;
+    StorePartSums(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)),
+                  to);
+    return;
+  }
+#endif
+  hn::StoreU(v, d, to);
+}
+
+// Scores of kQueries queries with kGroupsAtOnce groups of keys.
+template <int kQueries>
+HWY_INLINE void ScoreGroups(const float* HWY_RESTRICT keys,
+                            const float* HWY_RESTRICT q, int64_t dims,
+                            float* HWY_RESTRICT scores) {
+  const D d;
+  const int64_t stride = kGroupKeys * dims;
+  V acc[kQueries][kGroupsAtOnce];
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int g = 0; g < kGroupsAtOnce; ++g) acc[a][g] = hn::Zero(d);
+  }
+  for (int64_t i = 0; i < stride; i += kLanes) {
+    V query[kQueries];
+    HWY_UNROLL(8)
+    for (int a = 0; a < kQueries; ++a) {
+      query[a] = hn::LoadU(d, q + a * stride + i);
+    }
+    HWY_UNROLL(8)
+    for (int g = 0; g < kGroupsAtOnce; ++g) {
+      const V key = hn::LoadU(d, keys + g * stride + i);
+      HWY_UNROLL(8)
+      for (int a = 0; a < kQueries; ++a) {
+        acc[a][g] = hn::MulAdd(query[a], key, acc[a][g]);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int g = 0; g < kGroupsAtOnce; ++g) {
+      StorePartSums(d, acc[a][g], scores + a * kKeyBlock + g * kGroupKeys);
+    }
+  }
+}
+
+// Scores of all queries from `first` on with the first `keys` keys of the
+// block, and with some after those, which mean nothing.
+void ScoreBlock(const Scratch& s, int64_t first, int64_t queries,
+                int64_t keys) {
+  constexpr int64_t kStep = kGroupsAtOnce * kGroupKeys;
+  const int64_t stride = kGroupKeys * s.dims;
+  for (int64_t key = 0; key < keys; key += kStep) {
+    const float* at = s.keys + key * s.dims;
+    int64_t a = first;
+    for (; a + 2 <= queries; a += 2) {
+      ScoreGroups<2>(at, s.q + a * stride, s.dims,
+                     s.scores + a * kKeyBlock + key);
+    }
+    if (a < queries) {
+      ScoreGroups<1>(at, s.q + a * stride, s.dims,
+                     s.scores + a * kKeyBlock + key);
+    }
+  }
+}
+
+// Turns the first `keys` scores of a query into weights relative to its new
+// greatest score, and what it summed before with them.
+void UpdateSoftmax(const Scratch& s, int64_t query, int64_t keys) {
+  const D d;
+  float* HWY_RESTRICT scores = s.scores + query * kKeyBlock;
+  for (int64_t i = keys; i < RoundUp<int64_t>(keys, kLanes); ++i) {
+    scores[i] = kMinusInfinity;
+  }
+  V most = hn::Set(d, kMinusInfinity);
+  for (int64_t i = 0; i < keys; i += kLanes) {
+    most = hn::Max(most, hn::LoadU(d, scores + i));
+  }
+  const float before = s.best[query];
+  const float best = std::max(before, hn::GetLane(hn::MaxOfLanes(d, most)));
+  float* HWY_RESTRICT totals = s.totals + query * kLanes;
+  V total = hn::LoadU(d, totals);
+  // Where the greatest score stays, the factor is exactly 1.
+  if (best != before) {
+    s.best[query] = best;
+    const V factor = Exp(d, hn::Set(d, before - best));
+    total = hn::Mul(total, factor);
+    float* HWY_RESTRICT sums = s.sums + query * s.dims;
+    for (int64_t i = 0; i < s.dims; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, sums + i), factor), d, sums + i);
+    }
+  }
+  const V shift = hn::Set(d, best);
+  for (int64_t i = 0; i < keys; i += kLanes) {
+    const V weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), shift));
+    total = hn::Add(total, weight);
+    hn::StoreU(weight, d, scores + i);
+  }
+  hn::StoreU(total, d, totals);
+}
+
+// sums += weight * value over keys [begin, end), for kQueries queries and
+// kDims vectors of dimensions.
+template <int kQueries, int kDims>
+HWY_INLINE void AddValues(const Scratch& s, const float* HWY_RESTRICT values,
+                          int64_t query, int64_t dim, int64_t begin,
+                          int64_t end) {
+  const D d;
+  const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
+  float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
+  V acc[kQueries][kDims];
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      acc[a][i] = hn::LoadU(d, sums + a * s.dims + i * kLanes);
+    }
+  }
+  for (int64_t key = begin; key < end; ++key) {
+    V value[kDims];
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      value[i] = hn::LoadU(d, values + key * s.dims + dim + i * kLanes);
+    }
+    HWY_UNROLL(8)
+    for (int a = 0; a < kQueries; ++a) {
+      const V weight = hn::Set(d, weights[a * kKeyBlock + key]);
+      HWY_UNROLL(8)
+      for (int i = 0; i < kDims; ++i) {
+        acc[a][i] = hn::MulAdd(weight, value[i], acc[a][i]);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      hn::StoreU(acc[a][i], d, sums + a * s.dims + i * kLanes);
+    }
+  }
+}
+
+template <int kQueries>
+void AddValuesAllDims(const Scratch& s, int64_t query, int64_t begin,
+                      int64_t end) {
+  int64_t dim = 0;
+  for (; dim + kDimsAtOnce * kLanes <= s.dims; dim += kDimsAtOnce * kLanes) {
+    AddValues<kQueries, kDimsAtOnce>(s, s.values, query, dim, begin, end);
+  }
+  for (; dim < s.dims; dim += kLanes) {
+    AddValues<kQueries, 1>(s, s.values, query, dim, begin, end);
+  }
+}
+
+// Keys and values of a block where they lie: element offsets[key] of the pages
+// is dimension 0 of key `key`. Borrowed.
+struct PagedBlock {
+  const hwy::float16_t* keys;
+  const hwy::float16_t* values;
+  const int64_t* offsets;  // [keys, rounded up to kDirectKeys]
+  int64_t head_dim;
+};
+
+// Rows that stand alone use each key for few queries: they convert keys and
+// values in registers, without the detour through scratch memory.
+constexpr int kDirectQueries = 4;  // at once
+constexpr int kDirectGroups = 2;   // of keys, whose scores are summed at once
+constexpr int kDirectKeys = kDirectGroups * kGroupKeys;
+
+// As ScoreBlock, for kQueries queries: the same sums in the same order.
+template <int kQueries>
+HWY_NOINLINE void ScoreDirect(const Scratch& s, const PagedBlock& block,
+                              int64_t query, int64_t keys) {
+  const D d;
+  const int64_t stride = kGroupKeys * s.dims;
+  for (int64_t key = 0; key < keys; key += kDirectKeys) {
+    V acc[kQueries][kDirectGroups];
+    HWY_UNROLL(8)
+    for (int a = 0; a < kQueries; ++a) {
+      HWY_UNROLL(8)
+      for (int g = 0; g < kDirectGroups; ++g) acc[a][g] = hn::Zero(d);
+    }
+    for (int64_t i = 0; i < s.dims; i += kLanes) {
+      HWY_UNROLL(8)
+      for (int g = 0; g < kDirectGroups; ++g) {
+        V group[kGroupKeys];
+        LoadGroup(block.keys, block.offsets + key + g * kGroupKeys, i,
+                  block.head_dim, group);
+        HWY_UNROLL(8)
+        for (int r = 0; r < kGroupKeys; ++r) {
+          HWY_UNROLL(8)
+          for (int a = 0; a < kQueries; ++a) {
+            const V q = hn::LoadU(
+                d, s.q + (query + a) * stride + kGroupKeys * i + r * kLanes);
+            acc[a][g] = hn::MulAdd(q, group[r], acc[a][g]);
+          }
+        }
+      }
+    }
+    HWY_UNROLL(8)
+    for (int a = 0; a < kQueries; ++a) {
+      HWY_UNROLL(8)
+      for (int g = 0; g < kDirectGroups; ++g) {
+        StorePartSums(
+            d, acc[a][g],
+            s.scores + (query + a) * kKeyBlock + key + g * kGroupKeys);
+      }
+    }
+  }
+}
+
+// As AddValues, from the pages.
+template <int kQueries, int kDims>
+HWY_NOINLINE void AddDirect(const Scratch& s, const PagedBlock& block,
+                            int64_t query, int64_t dim, int64_t keys) {
+  const D d;
+  const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
+  float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
+  V acc[kQueries][kDims];
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      acc[a][i] = hn::LoadU(d, sums + a * s.dims + i * kLanes);
+    }
+  }
+  for (int64_t key = 0; key < keys; ++key) {
+    const hwy::float16_t* value = block.values + block.offsets[key] + dim;
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      const V v =
+          LoadHalves(value + i * kLanes, block.head_dim - dim - i * kLanes);
+      HWY_UNROLL(8)
+      for (int a = 0; a < kQueries; ++a) {
+        const V weight = hn::Set(d, weights[a * kKeyBlock + key]);
+        acc[a][i] = hn::MulAdd(weight, v, acc[a][i]);
+      }
+    }
+  }
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) {
+    HWY_UNROLL(8)
+    for (int i = 0; i < kDims; ++i) {
+      hn::StoreU(acc[a][i], d, sums + a * s.dims + i * kLanes);
+    }
+  }
+}
+
+// A block of `keys` keys for kQueries queries of one row.
+template <int kQueries>
+void DirectBlock(const Scratch& s, const PagedBlock& block, int64_t query,
+                 int64_t keys) {
+  ScoreDirect<kQueries>(s, block, query, keys);
+  HWY_UNROLL(8)
+  for (int a = 0; a < kQueries; ++a) UpdateSoftmax(s, query + a, keys);
+  int64_t dim = 0;
+  for (; dim + kDimsAtOnce * kLanes <= s.dims; dim += kDimsAtOnce * kLanes) {
+    AddDirect<kQueries, kDimsAtOnce>(s, block, query, dim, keys);
+  }
+  for (; dim < s.dims; dim += kLanes) {
+    AddDirect<kQueries, 1>(s, block, query, dim, keys);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace nibble::kernels::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard for each target
