@@ -162,11 +162,13 @@ absl::Status Engine::Impl::SetLength(LiveRequest& live) const {
   const std::optional<int32_t> asked = live.request.max_new_tokens;
   const int64_t room = max_context - prompt;
   if (room < 0 || (room == 0 && asked != 0)) {
-    return RejectionError(
+    absl::Status status = RejectionError(
         Rejection::kTooLong, absl::StatusCode::kInvalidArgument,
         absl::StrCat("the prompt is too long: n_prompt = ", prompt,
                      " tokens, n_ctx = ", max_context,
                      room == 0 ? ", which leaves no room to generate" : ""));
+    status = WithNumber(std::move(status), "n_prompt", prompt);
+    return WithNumber(std::move(status), "n_ctx", max_context);
   }
   const scheduler::SchedulerOptions& pool = scheduler.options();
   const int64_t pool_tokens = int64_t{pool.pages} * pool.page_size;

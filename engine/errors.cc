@@ -6,6 +6,8 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace nibble::engine {
 namespace {
@@ -13,6 +15,7 @@ namespace {
 constexpr char kFieldPayload[] = "nibble.field";
 constexpr char kRejectionPayload[] = "nibble.rejection";
 constexpr char kRetryPayload[] = "nibble.retry_us";
+constexpr absl::string_view kNumberPrefix = "nibble.number.";
 
 std::optional<std::string> Payload(const absl::Status& status,
                                    const char* name) {
@@ -21,13 +24,17 @@ std::optional<std::string> Payload(const absl::Status& status,
   return std::string(*payload);
 }
 
+int64_t ToNumber(const std::string& digits) {
+  int64_t number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  return number;
+}
+
 std::optional<int64_t> NumberPayload(const absl::Status& status,
                                      const char* name) {
   const std::optional<std::string> digits = Payload(status, name);
   if (!digits.has_value()) return std::nullopt;
-  int64_t number = 0;
-  std::from_chars(digits->data(), digits->data() + digits->size(), number);
-  return number;
+  return ToNumber(*digits);
 }
 
 }  // namespace
@@ -59,6 +66,13 @@ absl::Status RetryError(Rejection rejection, std::string_view message,
   return status;
 }
 
+absl::Status WithNumber(absl::Status status, std::string_view name,
+                        int64_t number) {
+  status.SetPayload(absl::StrCat(kNumberPrefix, std::string(name)),
+                    absl::Cord(absl::StrCat(number)));
+  return status;
+}
+
 absl::Status WithRejection(absl::Status status, Rejection rejection) {
   status.SetPayload(kRejectionPayload,
                     absl::Cord(absl::StrCat(static_cast<int>(rejection))));
@@ -67,6 +81,16 @@ absl::Status WithRejection(absl::Status status, Rejection rejection) {
 
 std::string ErrorField(const absl::Status& status) {
   return Payload(status, kFieldPayload).value_or("");
+}
+
+std::map<std::string, int64_t> ErrorNumbers(const absl::Status& status) {
+  std::map<std::string, int64_t> numbers;
+  status.ForEachPayload([&](absl::string_view name, const absl::Cord& digits) {
+    if (absl::ConsumePrefix(&name, kNumberPrefix)) {
+      numbers[std::string(name)] = ToNumber(std::string(digits));
+    }
+  });
+  return numbers;
 }
 
 Rejection ErrorRejection(const absl::Status& status) {

@@ -2,6 +2,8 @@
 // so that a server can fill google.rpc details without reading messages.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,11 +26,17 @@ absl::Status RejectionError(Rejection rejection, absl::StatusCode code,
 absl::Status RetryError(Rejection rejection, std::string_view message,
                         Clock::duration retry_after);
 
+// `status` with a number that its message speaks of, e.g. ("n_ctx", 8192).
+absl::Status WithNumber(absl::Status status, std::string_view name,
+                        int64_t number);
+
 // `status` with another rejection reason.
 absl::Status WithRejection(absl::Status status, Rejection rejection);
 
 // The field a status is about, or "".
 std::string ErrorField(const absl::Status& status);
+// The numbers given to WithNumber, by name.
+std::map<std::string, int64_t> ErrorNumbers(const absl::Status& status);
 // Why a request was rejected; kInvalid when the status does not say.
 Rejection ErrorRejection(const absl::Status& status);
 // For google.rpc.RetryInfo; set on RESOURCE_EXHAUSTED and UNAVAILABLE.

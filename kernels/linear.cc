@@ -45,12 +45,14 @@ std::string LinearPlan::ToString() const {
   std::string text;
   int64_t first = 1;
   for (const Bucket& bucket : buckets_) {
-    if (first > 1) absl::StrAppend(&text, " | ");
+    if (!text.empty()) absl::StrAppend(&text, " | ");
     absl::StrAppend(&text, first, "..");
-    if (&bucket != &buckets_.back()) absl::StrAppend(&text, bucket.max_rows);
+    if (&bucket != &buckets_.back()) {
+      absl::StrAppend(&text, bucket.max_rows);
+      first = bucket.max_rows + 1;  // would overflow for a last INT64_MAX
+    }
     absl::StrAppend(&text, " ", bucket.spec.ToString());
     if (bucket.us > 0) absl::StrAppendFormat(&text, " (%.1f us)", bucket.us);
-    first = bucket.max_rows + 1;
   }
   return text;
 }

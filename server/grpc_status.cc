@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "base/utf8.h"
 #include "engine/errors.h"
 #include "google/rpc/error_details.pb.h"
@@ -115,6 +116,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status,
   info.set_domain(std::string(kDomain));
   if (!request_id.empty()) {
     (*info.mutable_metadata())["request_id"] = SanitizeUtf8(request_id);
+  }
+  for (const auto& [name, number] : engine::ErrorNumbers(status)) {
+    (*info.mutable_metadata())[name] = absl::StrCat(number);
   }
   details.add_details()->PackFrom(info);
 

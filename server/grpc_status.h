@@ -18,9 +18,10 @@ inline constexpr size_t kMaxStatusMessageBytes = 2000;
 absl::Status WithReason(absl::Status status, std::string_view reason);
 
 // Code, message (cut at a character, kMaxStatusMessageBytes) and google.rpc
-// details: ErrorInfo (domain "nibble", the request id in its metadata),
-// BadRequest when the status knows its field, RetryInfo when it knows a time.
-// Text that is not UTF-8 is repaired.
+// details: ErrorInfo (domain "nibble"; its metadata holds the request id and
+// the numbers a message speaks of, n_prompt and n_ctx for one), BadRequest when
+// the status knows its field, RetryInfo when it knows a time. Text that is not
+// UTF-8 is repaired.
 grpc::Status ToGrpcStatus(const absl::Status& status,
                           std::string_view request_id = "");
 
