@@ -19,7 +19,26 @@ using kernels::cpu::CpuTarget;
 
 constexpr int64_t kLoops = 20000;
 
-// Reads memory in long strides of independent sums.
+// The sum of all words, in independent chains.
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx2"))) uint64_t ReadAll(const std::byte* from,
+                                                 int64_t bytes) {
+  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+  for (int64_t i = 0; i + 128 <= bytes; i += 128) {
+    const auto* at = reinterpret_cast<const __m256i*>(from + i);
+    // Far enough ahead to cover the latency of memory.
+    _mm_prefetch(reinterpret_cast<const char*>(at) + 2048, _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(at) + 2112, _MM_HINT_T0);
+    a = _mm256_add_epi64(a, _mm256_loadu_si256(at));
+    b = _mm256_add_epi64(b, _mm256_loadu_si256(at + 1));
+    c = _mm256_add_epi64(c, _mm256_loadu_si256(at + 2));
+    d = _mm256_add_epi64(d, _mm256_loadu_si256(at + 3));
+  }
+  a = _mm256_add_epi64(_mm256_add_epi64(a, b), _mm256_add_epi64(c, d));
+  return static_cast<uint64_t>(_mm256_extract_epi64(a, 0)) +
+         static_cast<uint64_t>(_mm256_extract_epi64(a, 2));
+}
+#else
 uint64_t ReadAll(const std::byte* from, int64_t bytes) {
   uint64_t sums[16] = {};
   for (int64_t i = 0; i + 128 <= bytes; i += 128) {
@@ -31,6 +50,7 @@ uint64_t ReadAll(const std::byte* from, int64_t bytes) {
   for (const uint64_t s : sums) sum += s;
   return sum;
 }
+#endif
 
 // Eight chains of dot products in registers: enough to hide the latency of
 // four or five cycles. Assembly, as compilers keep such chains in memory.
@@ -92,21 +112,28 @@ double BestSeconds(double budget_seconds, absl::FunctionRef<void()> body) {
 
 Peaks MeasurePeaks(int threads, CpuTarget target) {
   constexpr int64_t kBytes = int64_t{512} << 20;
-  constexpr int64_t kParts = 256;
+  constexpr int64_t kWindowBytes = int64_t{32} << 20;
+  constexpr int64_t kParts = 64;
   kernels::cpu::ThreadPool pool(threads);
   const kernels::cpu::Memory memory =
       kernels::cpu::Memory::Allocate(kBytes).value();
   std::memset(memory.data(), 1, kBytes);
   Peaks peaks;
   volatile uint64_t keep = 0;
+  // Window after window, so that other work on the machine spoils few of them
+  // and all come from memory.
+  int64_t window = 0;
   const double read_seconds = BestSeconds(0.5, [&] {
+    const std::byte* begin = memory.data() + window * kWindowBytes;
+    window = (window + 1) % (kBytes / kWindowBytes);
     pool.ParallelFor(kParts, [&](int64_t i, int) {
-      const uint64_t sum =
-          ReadAll(memory.data() + i * (kBytes / kParts), kBytes / kParts);
+      constexpr int64_t kPartBytes = kWindowBytes / kParts;
+      const uint64_t sum = ReadAll(begin + i * kPartBytes, kPartBytes);
       if (sum == 0) keep = sum;
     });
   });
-  peaks.read_bytes_per_second = static_cast<double>(kBytes) / read_seconds;
+  peaks.read_bytes_per_second =
+      static_cast<double>(kWindowBytes) / read_seconds;
   const bool wide = target == CpuTarget::kAvx512Vnni;
   double operations = 0;
   const double dot_seconds = BestSeconds(0.2, [&] {
