@@ -20,5 +20,5 @@
   NIBBLE_ASSIGN_OR_RETURN_IMPL_(NIBBLE_CONCAT_(nibble_or_, __LINE__), lhs, expr)
 #define NIBBLE_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
   auto tmp = (expr);                                  \
-  if (!tmp.ok()) return std::move(tmp).status();      \
+  if (!(tmp).ok()) return std::move(tmp).status();    \
   lhs = std::move(tmp).value()

@@ -53,12 +53,11 @@ TEST(LinearPlan, PrintsAsOneLine) {
                      {.max_rows = 4, .spec = {.kernel = "a"}, .us = 1.25}})
           .ToString(),
       "1.. narrow:a (1.2 us)");
-  EXPECT_EQ(
-      LinearPlan(std::vector<LinearPlan::Bucket>{
-                     {.max_rows = std::numeric_limits<int64_t>::max(),
-                      .spec = {.kernel = "a"}}})
-          .ToString(),
-      "1.. narrow:a");
+  EXPECT_EQ(LinearPlan(std::vector<LinearPlan::Bucket>{
+                           {.max_rows = std::numeric_limits<int64_t>::max(),
+                            .spec = {.kernel = "a"}}})
+                .ToString(),
+            "1.. narrow:a");
   EXPECT_EQ(LinearPlan().ToString(), "");
 }
 
