@@ -15,6 +15,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
+#include "server/parse_request.h"
 
 namespace nibble::server::testing {
 
@@ -39,6 +40,7 @@ std::string TemporaryDirectory::Write(const std::string& name,
 }
 
 TestServer::TestServer(const Scripts& scripts, const ChangeConfig& change) {
+  InitLibraryLogs();
   ServerConfig config;
   config.listen = {"127.0.0.1:0"};
   config.metrics = "127.0.0.1:0";
