@@ -241,10 +241,9 @@ void AddModelFlags(CLI::App& app, RawFlags& raw, ServerConfig& config) {
                   "Keep the pages of finished prompts for later requests that "
                   "begin alike.");
   AddChoice<std::string>(
-      app, "prefill", raw.prefill, {{"auto", "auto"}, {"narrow", "narrow"}},
-      "Weights that prompts are computed with. narrow: the packing that "
-      "generated tokens use. auto: the fastest the device has; on the CPU "
-      "that is narrow.");
+      app, "prefill", raw.prefill, {{"auto", "auto"}},
+      "Weights that prompts are computed with. auto: the fastest the device "
+      "has.");
   AddChoice<std::string>(
       app, "numerics", raw.numerics, {{"stable", "stable"}},
       "stable: the text of a request does not depend on what else runs or on "

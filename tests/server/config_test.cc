@@ -78,7 +78,7 @@ TEST(Config, FlagsAreRead) {
                                     "--max-queue-tokens=9",
                                     "--max-context=77",
                                     "--default-max-new-tokens=12",
-                                    "--prefill=narrow",
+                                    "--prefill=auto",
                                     "--numerics=stable",
                                     "--max-message-bytes=8388608",
                                     "--write-stall-timeout=1.5",
