@@ -137,7 +137,7 @@ void UnaryReactor::Release() {
 
 absl::Status StreamReactor::Sub::Submit(v1::GenerateRequest proto) {
   owner_->owners_.fetch_add(1, std::memory_order_relaxed);
-  const absl::Status status = Guard([&] {
+  absl::Status status = Guard([&] {
     return request_.Submit(std::move(proto), owner_->deadline_, this);
   });
   if (!status.ok()) {

@@ -53,7 +53,7 @@ size_t EncodedBytes(char byte) {
 // `text` as UTF-8, cut between characters so that it takes `limit` bytes.
 std::string Cut(std::string_view text, size_t limit) {
   constexpr std::string_view kEllipsis = "...";
-  const std::string valid = SanitizeUtf8(text.substr(0, 4 * limit));
+  std::string valid = SanitizeUtf8(text.substr(0, 4 * limit));
   size_t encoded = 0;
   size_t fits = 0;  // bytes kept if an ellipsis must follow
   size_t at = 0;

@@ -97,7 +97,7 @@ int Run(ServerConfig config) {
     state->server = server->get();
   }
   (*server)->WaitDrained();
-  Log(LogLevel::kInfo, "stopped");
+  Log(LogLevel::kInfo, "stopped").With("exit_code", 0);
   const std::lock_guard lock(state->mutex);
   state->server = nullptr;
   return 0;
