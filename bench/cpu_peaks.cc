@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/cpu/memory.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/host_memory.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -115,8 +115,8 @@ Peaks MeasurePeaks(int threads, CpuTarget target) {
   constexpr int64_t kWindowBytes = int64_t{32} << 20;
   constexpr int64_t kParts = 64;
   kernels::cpu::ThreadPool pool(threads);
-  const kernels::cpu::Memory memory =
-      kernels::cpu::Memory::Allocate(kBytes).value();
+  const kernels::HostMemory memory =
+      kernels::HostMemory::Allocate(kBytes).value();
   std::memset(memory.data(), 1, kBytes);
   Peaks peaks;
   volatile uint64_t keep = 0;

@@ -18,9 +18,9 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/cpu_count.h"
-#include "kernels/cpu/memory.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/host_memory.h"
 #include "kernels/quant_format.h"
 
 namespace nibble::bench {

@@ -2,36 +2,29 @@
 
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <new>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status.h"
+#include "kernels/host_memory.h"
 
 namespace nibble::kernels {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};  // a cache line, an AVX-512 vector
-
-// Memory from the aligned operator new. Immutable but for its contents.
+// Memory straight from the system. Owned by whoever asked the backend for it.
 class HostBuffer final : public Buffer {
  public:
-  HostBuffer(void* data, int64_t size_bytes)
-      : data_(data), size_bytes_(size_bytes) {}
-  ~HostBuffer() override { ::operator delete(data_, kAlignment); }
-  HostBuffer(const HostBuffer&) = delete;
-  HostBuffer& operator=(const HostBuffer&) = delete;
+  explicit HostBuffer(HostMemory memory) : memory_(std::move(memory)) {}
 
-  void* data() override { return data_; }
-  int64_t size_bytes() const override { return size_bytes_; }
+  void* data() override { return memory_.data(); }
+  int64_t size_bytes() const override { return memory_.size_bytes(); }
 
  private:
-  void* data_;
-  int64_t size_bytes_;
+  HostMemory memory_;
 };
 
 }  // namespace
@@ -47,14 +40,8 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(int64_t bytes) {
         absl::StrCat("cannot allocate ", bytes,
                      " bytes of host memory: the machine has ", machine_bytes));
   }
-  void* data =
-      ::operator new(static_cast<size_t>(bytes), kAlignment, std::nothrow);
-  if (data == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot allocate ", bytes, " bytes of host memory"));
-  }
-  std::memset(data, 0, static_cast<size_t>(bytes));
-  return std::make_unique<HostBuffer>(data, bytes);
+  NIBBLE_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Allocate(bytes));
+  return std::make_unique<HostBuffer>(std::move(memory));
 }
 
 }  // namespace nibble::kernels

@@ -9,8 +9,9 @@
 
 namespace nibble::kernels {
 
-// Zero-filled host memory, aligned for any SIMD width. RESOURCE_EXHAUSTED
-// when it is more than the machine has or the allocator gives; `bytes` >= 0.
+// Zero-filled host memory, aligned for any SIMD width, resident only where it
+// was touched: KV pages nobody has used yet cost nothing. RESOURCE_EXHAUSTED
+// when it is more than the machine has or the system gives; `bytes` >= 0.
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateHostBuffer(int64_t bytes);
 
 }  // namespace nibble::kernels

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/memory.h"
+#include "kernels/host_memory.h"
 #include "kernels/linear.h"
 
 namespace nibble::kernels::cpu {
@@ -79,8 +79,9 @@ class CpuActivations final : public Activations {
       : Activations(max_rows, k), use_(use) {}
 
   const ActivationUse* use_;
-  Memory codes_;   // QuadBlock [ceil(max_rows / 4)][k / 32]
-  Memory floats_;  // [max_rows, k], also Attention's result before it is coded
+  HostMemory codes_;  // QuadBlock [ceil(max_rows / 4)][k / 32]
+  HostMemory
+      floats_;  // [max_rows, k], also Attention's result before it is coded
 };
 
 }  // namespace nibble::kernels::cpu

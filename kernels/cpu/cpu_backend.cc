@@ -240,7 +240,7 @@ class CpuBackend final : public Backend {
   void EnsureScratch(int64_t floats) {
     const auto bytes = floats * static_cast<int64_t>(sizeof(float));
     if (scratch_.size_bytes() >= bytes) return;
-    absl::StatusOr<Memory> memory = Memory::Allocate(bytes);
+    absl::StatusOr<HostMemory> memory = HostMemory::Allocate(bytes);
     NIBBLE_CHECK(memory.ok());
     scratch_ = *std::move(memory);
   }
@@ -253,7 +253,7 @@ class CpuBackend final : public Backend {
   RopeTable rope_;
   std::vector<RowTile> tiles_;
   int32_t tile_rows_ = 0;  // that tiles_ was made for; 0: not in this step
-  Memory scratch_;         // one part for each thread
+  HostMemory scratch_;     // one part for each thread
   std::vector<reference::Sampler> samplers_;  // [threads]
   Timings timings_;
 };

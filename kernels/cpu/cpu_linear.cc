@@ -93,7 +93,7 @@ absl::Status CpuLinear::PackParts(const LinearOptions& options) {
     // A little more than the file, which is in the address space already.
     bytes += RoundUp(part.panels * part.panel_bytes, kCacheLine);
   }
-  absl::StatusOr<Memory> weights = Memory::Allocate(bytes);
+  absl::StatusOr<HostMemory> weights = HostMemory::Allocate(bytes);
   if (!weights.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "linear layer '", options.name, "': ", weights.status().message()));

@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/dot.h"
-#include "kernels/cpu/memory.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/host_memory.h"
 #include "kernels/linear.h"
 
 namespace nibble::kernels::cpu {
@@ -84,7 +84,7 @@ class CpuLinear final : public LinearOp {
   std::vector<Part> parts_;
   int64_t panels_ = 0;       // of all parts
   std::vector<float> bias_;  // [n], or empty
-  Memory weights_;
+  HostMemory weights_;
   LinearPlan plan_;
 };
 

@@ -6,21 +6,21 @@
 
 #include "absl/status/statusor.h"
 
-namespace nibble::kernels::cpu {
+namespace nibble::kernels {
 
 // Zero-filled memory straight from the system, aligned to a page or better,
 // resident only where it was touched. Move-only; owned by whoever holds it.
-class Memory final {
+class HostMemory final {
  public:
-  Memory() = default;
-  ~Memory();
-  Memory(Memory&& other) noexcept;
-  Memory& operator=(Memory&& other) noexcept;
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
+  HostMemory() = default;
+  ~HostMemory();
+  HostMemory(HostMemory&& other) noexcept;
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
 
   // RESOURCE_EXHAUSTED naming `bytes` (>= 0) when the system has no more.
-  static absl::StatusOr<Memory> Allocate(int64_t bytes);
+  static absl::StatusOr<HostMemory> Allocate(int64_t bytes);
 
   std::byte* data() const { return data_; }
   int64_t size_bytes() const { return size_bytes_; }
@@ -32,4 +32,4 @@ class Memory final {
   size_t mapping_bytes_ = 0;
 };
 
-}  // namespace nibble::kernels::cpu
+}  // namespace nibble::kernels

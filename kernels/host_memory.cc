@@ -1,4 +1,4 @@
-#include "kernels/cpu/memory.h"
+#include "kernels/host_memory.h"
 
 #include <sys/mman.h>
 
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace nibble::kernels::cpu {
+namespace nibble::kernels {
 namespace {
 
 // Weights and caches are read in long streams: huge pages spare the walks of
@@ -19,13 +19,15 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 }  // namespace
 
-Memory::~Memory() {
+HostMemory::~HostMemory() {
   if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
 }
 
-Memory::Memory(Memory&& other) noexcept { *this = std::move(other); }
+HostMemory::HostMemory(HostMemory&& other) noexcept {
+  *this = std::move(other);
+}
 
-Memory& Memory::operator=(Memory&& other) noexcept {
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
   std::swap(mapping_, other.mapping_);
@@ -33,7 +35,7 @@ Memory& Memory::operator=(Memory&& other) noexcept {
   return *this;
 }
 
-absl::StatusOr<Memory> Memory::Allocate(int64_t bytes) {
+absl::StatusOr<HostMemory> HostMemory::Allocate(int64_t bytes) {
   NIBBLE_CHECK_GE(bytes, 0);
   const auto exhausted = [bytes] {
     return absl::ResourceExhaustedError(
@@ -48,7 +50,7 @@ absl::StatusOr<Memory> Memory::Allocate(int64_t bytes) {
   void* mapping = mmap(nullptr, mapping_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) return exhausted();
-  Memory memory;
+  HostMemory memory;
   memory.mapping_ = mapping;
   memory.mapping_bytes_ = mapping_bytes;
   memory.size_bytes_ = bytes;
@@ -62,4 +64,4 @@ absl::StatusOr<Memory> Memory::Allocate(int64_t bytes) {
   return memory;
 }
 
-}  // namespace nibble::kernels::cpu
+}  // namespace nibble::kernels
