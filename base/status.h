@@ -18,7 +18,10 @@
 // NIBBLE_ASSIGN_OR_RETURN(auto x, F()): x is F()'s value, or return its status.
 #define NIBBLE_ASSIGN_OR_RETURN(lhs, expr) \
   NIBBLE_ASSIGN_OR_RETURN_IMPL_(NIBBLE_CONCAT_(nibble_or_, __LINE__), lhs, expr)
+// `lhs` may be a declaration, which takes no parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define NIBBLE_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
   auto tmp = (expr);                                  \
-  if (!(tmp).ok()) return std::move(tmp).status();    \
+  if (!tmp.ok()) return std::move(tmp).status();      \
   lhs = std::move(tmp).value()
+// NOLINTEND(bugprone-macro-parentheses)

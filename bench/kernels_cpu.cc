@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,7 +27,6 @@
 namespace nibble::bench {
 namespace {
 
-using kernels::Activations;
 using kernels::Backend;
 using kernels::LinearOp;
 using kernels::QuantFormat;
@@ -213,4 +213,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace nibble::bench
 
-int main(int argc, char** argv) { return nibble::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return nibble::bench::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_kernels_cpu: %s\n", error.what());
+    return 1;
+  }
+}

@@ -38,18 +38,19 @@ StopChecker::Piece StopChecker::Append(std::string_view token_bytes,
                                        StopSearch search) {
   std::string text;
   detokenizer_.Append(token_bytes, text);
-  return Search(std::move(text), search);
+  return Search(text, search);
 }
 
 StopChecker::Piece StopChecker::Finish(StopSearch search) {
   std::string text;
   detokenizer_.Flush(text);
-  Piece piece = Search(std::move(text), search);
+  Piece piece = Search(text, search);
   if (!piece.stop.has_value()) piece.text.append(std::exchange(held_, {}));
   return piece;
 }
 
-StopChecker::Piece StopChecker::Search(std::string text, StopSearch search) {
+StopChecker::Piece StopChecker::Search(const std::string& text,
+                                       StopSearch search) {
   const size_t old_size = held_.size();
   held_.append(text);
   if (search == StopSearch::kOff) return {std::exchange(held_, {}), {}};

@@ -56,7 +56,7 @@ class StopChecker final {
     size_t matched = 0;
   };
 
-  Piece Search(std::string text, StopSearch search);
+  Piece Search(const std::string& text, StopSearch search);
 
   bool include_stop_;
   std::vector<Automaton> automata_;

@@ -72,9 +72,9 @@ std::string_view Strip(std::string_view text) {
   return StripLeft(StripRight(text));
 }
 
-absl::Status Misfit(size_t index, std::string what) {
+absl::Status Misfit(size_t index, const std::string& what) {
   return absl::InvalidArgumentError(
-      absl::StrCat("messages[", index, "]: ", std::move(what)));
+      absl::StrCat("messages[", index, "]: ", what));
 }
 
 absl::Status CheckRoles(Messages messages) {

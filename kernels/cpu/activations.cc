@@ -27,8 +27,10 @@ absl::StatusOr<std::unique_ptr<Activations>> CpuActivations::Create(
   }
   std::unique_ptr<CpuActivations> activations(
       new CpuActivations(max_rows, k, use));
-  NIBBLE_ASSIGN_OR_RETURN(activations->codes_, HostMemory::Allocate(*code_bytes));
-  NIBBLE_ASSIGN_OR_RETURN(activations->floats_, HostMemory::Allocate(*float_bytes));
+  NIBBLE_ASSIGN_OR_RETURN(activations->codes_,
+                          HostMemory::Allocate(*code_bytes));
+  NIBBLE_ASSIGN_OR_RETURN(activations->floats_,
+                          HostMemory::Allocate(*float_bytes));
   return activations;
 }
 
