@@ -1,7 +1,10 @@
 // nibble: the command-line client of nibble-server.
+#include <exception>
+#include <iostream>
+
 #include "tools/client/client.h"
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app("nibble: talks to a nibble-server", "nibble");
   app.require_subcommand(1);
   app.set_version_flag("--version", NIBBLE_VERSION);
@@ -22,4 +25,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? nibble::client::kOk : nibble::client::kUsage;
   }
   return exit_code;
+} catch (const std::exception& error) {
+  std::cerr << "nibble: " << error.what() << '\n';
+  return nibble::client::kFailed;
 }

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -132,8 +134,8 @@ class Bench final {
   }
 
   void Decode() {
-    std::vector<int32_t> sampling;
-    for (int32_t i = 0; i < options_.batch; ++i) sampling.push_back(i);
+    std::vector<int32_t> sampling(options_.batch);
+    std::iota(sampling.begin(), sampling.end(), 0);
     for (int32_t step = 0; step < options_.decode; ++step) {
       batch_.Clear();
       for (const int32_t sequence : sampling) {
@@ -171,6 +173,7 @@ struct Rate {
 
 Rate RateOf(int64_t tokens, const std::vector<double>& seconds) {
   std::vector<double> rates;
+  rates.reserve(seconds.size());
   for (const double s : seconds) rates.push_back(tokens / s);
   const auto [least, greatest] =
       std::minmax_element(rates.begin(), rates.end());
@@ -335,4 +338,9 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace nibble::tools
 
-int main(int argc, char** argv) { return nibble::tools::Main(argc, argv); }
+int main(int argc, char** argv) try {
+  return nibble::tools::Main(argc, argv);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "nibble-bench: %s\n", error.what());
+  return 1;
+}

@@ -23,7 +23,6 @@ using kernels::QuantFormat;
 using test::AppendShare;
 using test::GgufWriter;
 using test::Logits;
-using test::SmallModel;
 using test::WriteSmallModel;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
