@@ -19,8 +19,8 @@
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/sampling.h"
-#include "kernels/cpu/scoped_timer.h"
 #include "kernels/host_buffer.h"
+#include "kernels/scoped_timer.h"
 
 namespace nibble::kernels {
 namespace cpu {

@@ -11,8 +11,8 @@
 #include "base/status.h"
 #include "kernels/cpu/float_dot.h"
 #include "kernels/cpu/pack.h"
-#include "kernels/cpu/scoped_timer.h"
 #include "kernels/reference/dequant.h"
+#include "kernels/scoped_timer.h"
 
 namespace nibble::kernels::cpu {
 namespace {

@@ -1,7 +1,6 @@
 #include "kernels/reference/reference_backend.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -16,28 +15,11 @@
 #include "kernels/reference/ops.h"
 #include "kernels/reference/reference_linear.h"
 #include "kernels/reference/sampling.h"
+#include "kernels/scoped_timer.h"
 
 namespace nibble::kernels {
 namespace reference {
 namespace {
-
-// Adds the time until it dies to a total.
-class ScopedTimer final {
- public:
-  explicit ScopedTimer(double* total_seconds)
-      : total_seconds_(total_seconds), start_(Clock::now()) {}
-  ~ScopedTimer() {
-    *total_seconds_ +=
-        std::chrono::duration<double>(Clock::now() - start_).count();
-  }
-  ScopedTimer(const ScopedTimer&) = delete;
-  ScopedTimer& operator=(const ScopedTimer&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double* total_seconds_;
-  Clock::time_point start_;
-};
 
 // The linear op of the backend with its time counted. Owned by the model.
 class TimedLinear final : public LinearOp {

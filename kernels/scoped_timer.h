@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-namespace nibble::kernels::cpu {
+namespace nibble::kernels {
 
 // Adds the seconds until it dies to a total. Lives on a stack.
 class ScopedTimer final {
@@ -23,4 +23,4 @@ class ScopedTimer final {
   Clock::time_point start_;
 };
 
-}  // namespace nibble::kernels::cpu
+}  // namespace nibble::kernels
