@@ -38,6 +38,10 @@ absl::Status CheckPart(const WeightView& part, int64_t k) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", std::string(part.name), "': ", why...));
   };
+  if (!IsBlockFormat(part.format)) {
+    return refuse("its format ", std::string(info.name),
+                  " is not one that the CPU backend runs");
+  }
   if (part.n <= 0 || part.k <= 0) {
     return refuse("its shape [", part.n, ", ", part.k, "] has a size below 1");
   }
@@ -60,6 +64,10 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
   if (parts.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("linear layer '", options.name, "' has no matrix"));
+  }
+  if (options.silu_mul) {
+    return absl::UnimplementedError(absl::StrCat(
+        "linear layer '", options.name, "': the CPU does not fuse SiLU"));
   }
   std::unique_ptr<CpuLinear> op(new CpuLinear());
   op->context_ = context;

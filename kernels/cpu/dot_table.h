@@ -29,6 +29,12 @@ DotKernels MakeDotKernels(QuantFormat format) {
     case QuantFormat::kF32:
     case QuantFormat::kF16:
     case QuantFormat::kBF16:
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
       break;
   }
   NIBBLE_CHECK(false);

@@ -123,6 +123,12 @@ void ReadFileBlock(QuantFormat format, const std::byte* at, FileBlock* out) {
     case QuantFormat::kF32:
     case QuantFormat::kF16:
     case QuantFormat::kBF16:
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
       break;
   }
   NIBBLE_CHECK(false);

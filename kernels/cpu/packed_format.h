@@ -61,12 +61,19 @@ struct PackedFormat {
   }
 };
 
-// Nothing for the float formats, which are no codes.
+// Nothing for the float formats, which are no codes, and for those that this
+// backend does not run.
 constexpr std::optional<PackedFormat> PackedFormatOf(QuantFormat format) {
   switch (format) {
     case QuantFormat::kF32:
     case QuantFormat::kF16:
     case QuantFormat::kBF16:
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
       return std::nullopt;
     case QuantFormat::kQ4_0:
       return PackedFormat{4, Scaling::kScale, 3};

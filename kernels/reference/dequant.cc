@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/little_endian.h"
 #include "kernels/reference/half.h"
 
 namespace nibble::kernels::reference {
@@ -15,20 +16,13 @@ namespace {
 constexpr int kSmallBlock = 32;   // weights of a Q4_0 .. Q8_0 block
 constexpr int kSuperBlock = 256;  // weights of a Q4_K .. Q6_K block
 
-uint8_t U8(const std::byte* p) { return std::to_integer<uint8_t>(*p); }
-int8_t I8(const std::byte* p) { return static_cast<int8_t>(U8(p)); }
-uint16_t U16(const std::byte* p) {
-  return static_cast<uint16_t>(U8(p) | U8(p + 1) << 8);
-}
-uint32_t U32(const std::byte* p) {
-  return U16(p) | static_cast<uint32_t>(U16(p + 2)) << 16;
-}
-float F16(const std::byte* p) { return HalfToFloat(U16(p)); }
+int8_t I8(const std::byte* p) { return static_cast<int8_t>(Load8(p)); }
+float F16(const std::byte* p) { return HalfToFloat(Load16(p)); }
 
 // The 4-bit code of weight j of a 32-weight block: bytes 0..15 hold weights
 // 0..15 in their low and weights 16..31 in their high halves.
 int SmallCode4(const std::byte* qs, int j) {
-  return j < 16 ? U8(qs + j) & 15 : U8(qs + j - 16) >> 4;
+  return j < 16 ? Load8(qs + j) & 15 : Load8(qs + j - 16) >> 4;
 }
 
 // The fifth bit of weight j is bit j of the 32-bit word qh.
@@ -56,7 +50,7 @@ void BlockQ4_1(const std::byte* block, float* out) {
 // { f16 d; u32 qh; u8 qs[16] }: d * (code - 16)
 void BlockQ5_0(const std::byte* block, float* out) {
   const float d = F16(block);
-  const uint32_t qh = U32(block + 2);
+  const uint32_t qh = Load32(block + 2);
   for (int j = 0; j < kSmallBlock; ++j) {
     out[j] = d * static_cast<float>(SmallCode5(block + 6, qh, j) - 16);
   }
@@ -66,7 +60,7 @@ void BlockQ5_0(const std::byte* block, float* out) {
 void BlockQ5_1(const std::byte* block, float* out) {
   const float d = F16(block);
   const float m = F16(block + 2);
-  const uint32_t qh = U32(block + 4);
+  const uint32_t qh = Load32(block + 4);
   for (int j = 0; j < kSmallBlock; ++j) {
     out[j] = d * static_cast<float>(SmallCode5(block + 8, qh, j)) + m;
   }
@@ -90,16 +84,17 @@ struct GroupScale {
 // the upper two bits of s[4..7] on top, bytes 4..7 the same of m, bytes 8..11
 // the lower four bits of s[4..7] (low half) and of m[4..7] (high half).
 GroupScale UnpackGroupScale(const std::byte* packed, int group) {
-  if (group < 4) return {U8(packed + group) & 63, U8(packed + group + 4) & 63};
-  const int low = U8(packed + group + 4);
-  return {(low & 15) | (U8(packed + group - 4) >> 6) << 4,
-          low >> 4 | (U8(packed + group) >> 6) << 4};
+  if (group < 4)
+    return {Load8(packed + group) & 63, Load8(packed + group + 4) & 63};
+  const int low = Load8(packed + group + 4);
+  return {(low & 15) | (Load8(packed + group - 4) >> 6) << 4,
+          low >> 4 | (Load8(packed + group) >> 6) << 4};
 }
 
 // The low four bits of weight j: each 32 bytes hold 64 weights, the first 32
 // in the low halves, the next 32 in the high halves.
 int SuperCode4(const std::byte* qs, int j) {
-  const int byte = U8(qs + j / 64 * 32 + j % 32);
+  const int byte = Load8(qs + j / 64 * 32 + j % 32);
   return j % 64 < 32 ? byte & 15 : byte >> 4;
 }
 
@@ -125,7 +120,7 @@ void BlockQ5_K(const std::byte* block, float* out) {
     const GroupScale group = UnpackGroupScale(block + 4, j / 32);
     const float scale = d * static_cast<float>(group.scale);
     const float minimum = dmin * static_cast<float>(group.minimum);
-    const int high = U8(block + 16 + j % 32) >> (j / 32) & 1;
+    const int high = Load8(block + 16 + j % 32) >> (j / 32) & 1;
     const int code = SuperCode4(block + 48, j) | high << 4;
     out[j] = scale * static_cast<float>(code) - minimum;
   }
@@ -140,9 +135,9 @@ void BlockQ6_K(const std::byte* block, float* out) {
   for (int j = 0; j < kSuperBlock; ++j) {
     const int half = j / 128;
     const int within = j % 128;
-    const int low_byte = U8(block + half * 64 + within % 64);
+    const int low_byte = Load8(block + half * 64 + within % 64);
     const int low = within < 64 ? low_byte & 15 : low_byte >> 4;
-    const int high_byte = U8(block + 128 + half * 32 + within % 32);
+    const int high_byte = Load8(block + 128 + half * 32 + within % 32);
     const int high = high_byte >> (within / 32 * 2) & 3;
     const float scale = d * static_cast<float>(I8(block + 192 + j / 16));
     out[j] = scale * static_cast<float>((low | high << 4) - 32);
@@ -154,7 +149,7 @@ void BlockF32(const std::byte* block, float* out) {
 }
 void BlockF16(const std::byte* block, float* out) { *out = F16(block); }
 void BlockBF16(const std::byte* block, float* out) {
-  *out = BFloat16ToFloat(U16(block));
+  *out = BFloat16ToFloat(Load16(block));
 }
 
 using BlockFunction = void (*)(const std::byte* block, float* out);
@@ -183,9 +178,15 @@ BlockFunction FunctionOf(QuantFormat format) {
       return BlockQ5_K;
     case QuantFormat::kQ6_K:
       return BlockQ6_K;
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
+      break;
   }
-  ::nibble::internal::CheckFailed(__FILE__, __LINE__,
-                                  "a QuantFormat outside the enum");
+  ::nibble::internal::CheckFailed(__FILE__, __LINE__, "not a format of blocks");
 }
 
 }  // namespace

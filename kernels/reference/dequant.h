@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/quant_format.h"
+#include "kernels/weight_view.h"
 
 namespace nibble::kernels::reference {
 
@@ -15,5 +16,10 @@ namespace nibble::kernels::reference {
 // for bit.
 void DequantizeRow(QuantFormat format, const std::byte* row, int64_t k,
                    float* out);
+
+// Writes row `row` of a matrix of any format to out [k]. The view has passed
+// CheckWeight. The codes are multiplied and shifted in single FP32 operations
+// as weight_view.h writes them; NVFP4 is tensor_scale * (e * v).
+void DequantizeRow(const WeightView& weight, int64_t row, float* out);
 
 }  // namespace nibble::kernels::reference

@@ -49,6 +49,7 @@ absl::Status CheckPart(const WeightView& part, int64_t k) {
         absl::StrCat("tensor ", name, ": ", part.k,
                      " columns, but the tensors stacked with it have ", k));
   }
+  if (!IsBlockFormat(part.format)) return CheckWeight(part);
   const int block = Info(part.format).block_elements;
   if (part.k % block != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -172,6 +173,10 @@ absl::StatusOr<std::unique_ptr<LinearOp>> MakeReferenceLinear(
     int threads) {
   NIBBLE_CHECK(!parts.empty());
   NIBBLE_CHECK_GE(threads, 1);
+  if (options.silu_mul) {
+    return absl::UnimplementedError(absl::StrCat(
+        "linear layer ", options.name, ": the reference does not fuse SiLU"));
+  }
   const int64_t k = parts.front().k;
   int64_t n = 0;
   for (const WeightView& part : parts) {
@@ -188,7 +193,7 @@ absl::StatusOr<std::unique_ptr<LinearOp>> MakeReferenceLinear(
   float* out = weights.get();
   for (const WeightView& part : parts) {
     for (int64_t row = 0; row < part.n; ++row, out += k) {
-      DequantizeRow(part.format, part.Row(row), k, out);
+      DequantizeRow(part, row, out);
     }
   }
   return std::make_unique<ReferenceLinear>(n, k, std::move(weights), options,

@@ -204,6 +204,13 @@ void QuantizeBlock(QuantFormat format, std::span<const float> x,
       return QuantizeMinimumK(x, 5, out);
     case QuantFormat::kQ6_K:
       return QuantizeQ6_K(x, out);
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
+      NIBBLE_CHECK(false);
   }
 }
 
@@ -212,6 +219,12 @@ std::vector<int> HalfOffsets(QuantFormat format) {
   switch (format) {
     case QuantFormat::kF32:
     case QuantFormat::kBF16:
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
       return {};
     case QuantFormat::kF16:
     case QuantFormat::kQ4_0:
@@ -283,6 +296,13 @@ double QuantizationBound(QuantFormat format) {
       return kSteps63 * kSteps63 / 31 + kHalf;
     case QuantFormat::kQ6_K:
       return 0.5 / 31 * (1 + 1.0 / 127) + kHalf;
+    case QuantFormat::kInt4:
+    case QuantFormat::kInt4Sym:
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+    case QuantFormat::kMxfp4:
+    case QuantFormat::kNvfp4:
+      NIBBLE_CHECK(false);
   }
   return 0;
 }
