@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_view.h"
 
@@ -28,6 +30,8 @@ struct LaunchSpec {
 
   bool operator==(const LaunchSpec&) const = default;
   std::string ToString() const;
+  // Reads what ToString printed. INVALID_ARGUMENT names what it cannot read.
+  static absl::StatusOr<LaunchSpec> Parse(std::string_view text);
 };
 
 // For each number of rows M the LaunchSpec to use: sorted buckets, built when
@@ -36,7 +40,7 @@ struct LaunchSpec {
 class LinearPlan final {
  public:
   struct Bucket {
-    int64_t max_rows;  // this bucket serves M <= max_rows
+    int64_t max_rows = 0;  // this bucket serves M <= max_rows
     LaunchSpec spec;
     double us = 0;  // measured at load; 0 when not measured
   };
@@ -50,6 +54,9 @@ class LinearPlan final {
   std::span<const Bucket> buckets() const { return buckets_; }
   // One line: "1..8 narrow:gemv | 9.. wide:gemm_4x16".
   std::string ToString() const;
+  // Reads what ToString printed; the last bucket has no end. INVALID_ARGUMENT
+  // names what it cannot read.
+  static absl::StatusOr<LinearPlan> Parse(std::string_view text);
 
  private:
   std::vector<Bucket> buckets_;
@@ -94,6 +101,10 @@ struct LinearOptions {
   // A token embedding: GatherRows will be called, Run only when `tied`.
   bool gather = false;
   bool multiply = true;
+  // The parts are gate and up, of f rows each, and Run stores
+  // silu(x gate^T) * (x up^T), [rows, f]: n() is f. No bias, kStore only.
+  // UNIMPLEMENTED where a backend has no such kernel.
+  bool silu_mul = false;
   int64_t max_rows = 512;  // the largest M that Run will see
 };
 
