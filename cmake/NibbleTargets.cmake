@@ -41,6 +41,8 @@ if(NIBBLE_CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    # CMake 3.25 does not know that nvcc has C++20.
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(NIBBLE_HAVE_CUDA ON)
   else()
     message(STATUS "nvcc not found: building without the CUDA backend")
