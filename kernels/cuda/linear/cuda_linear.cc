@@ -1,0 +1,397 @@
+#include "kernels/cuda/linear/cuda_linear.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/checked_math.h"
+#include "base/status.h"
+#include "kernels/cuda/linear/build_id.h"
+#include "kernels/cuda/linear/cuda_activations.h"
+#include "kernels/cuda/linear/gather_rows.h"
+#include "kernels/cuda/linear/pack.h"
+#include "kernels/cuda/linear/permute.h"
+#include "kernels/cuda/linear/tune.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+constexpr int64_t kScratchAlignment = 256;
+
+absl::Status Annotate(const absl::Status& status, const LinearOptions& options,
+                      std::string_view what) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat("linear layer '", options.name, "', ", std::string(what),
+                   ": ", std::string(status.message())));
+}
+
+// Whether two tensors can be rows of one packed matrix.
+bool SharesLaunch(const WeightView& a, const WeightView& b) {
+  const auto a_layout = W4LayoutOf(a);
+  const auto b_layout = W4LayoutOf(b);
+  if (!a_layout.ok() || !b_layout.ok() || *a_layout != *b_layout) return false;
+  if (a.k != b.k || a.tensor_scale != b.tensor_scale) return false;
+  if (a.g_idx == nullptr || b.g_idx == nullptr) return a.g_idx == b.g_idx;
+  return std::memcmp(a.g_idx, b.g_idx,
+                     static_cast<size_t>(a.k) * sizeof(int32_t)) == 0;
+}
+
+absl::Status CheckParts(std::span<const WeightView> parts,
+                        const LinearOptions& options) {
+  const auto refuse = [&options](const auto&... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("linear layer '", options.name, "': ", why...));
+  };
+  if (parts.empty()) return refuse("it has no matrix");
+  for (const WeightView& part : parts) {
+    NIBBLE_RETURN_IF_ERROR(W4LayoutOf(part).status());
+    if (part.k != parts[0].k) {
+      return refuse("k = ", part.k, " of tensor '", std::string(part.name),
+                    "' is not the ", parts[0].k, " of tensor '",
+                    std::string(parts[0].name), "' it is stacked with");
+    }
+  }
+  if (options.max_rows < 1) {
+    return refuse("max_rows = ", options.max_rows, " is below 1");
+  }
+  if (!options.silu_mul) return absl::OkStatus();
+  if (parts.size() != 2) {
+    return refuse("silu_mul needs two matrices, gate and up, not ",
+                  parts.size());
+  }
+  if (options.bias != nullptr) return refuse("silu_mul takes no bias");
+  if (options.gather) return refuse("silu_mul has no rows to gather");
+  return absl::OkStatus();
+}
+
+// Host memory [bytes] copied to new device memory.
+absl::StatusOr<DeviceBuffer> Upload(const void* data, int64_t bytes,
+                                    const Stream& stream) {
+  NIBBLE_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(bytes));
+  if (bytes > 0) {
+    NIBBLE_CUDA_CHECK(cudaMemcpyAsync(buffer.data(), data,
+                                      static_cast<size_t>(bytes),
+                                      cudaMemcpyHostToDevice, stream.get()));
+    stream.Synchronize();  // `data` may go now
+  }
+  return buffer;
+}
+
+std::string LayoutName(const W4Layout& layout) {
+  const char* scale = "";
+  switch (layout.scale) {
+    case W4Scale::kScale:
+      scale = "scale";
+      break;
+    case W4Scale::kScaleMin:
+      scale = "min";
+      break;
+    case W4Scale::kScaleZero:
+      scale = "zero";
+      break;
+    case W4Scale::kQ4K:
+      scale = "q4k";
+      break;
+    case W4Scale::kE8m0:
+      scale = "e8m0";
+      break;
+    case W4Scale::kE4m3:
+      scale = "e4m3";
+      break;
+  }
+  return absl::StrCat(layout.code == W4Code::kInt4 ? "int4-" : "e2m1-", scale,
+                      "-g", layout.group);
+}
+
+// "13.0/13.0": of the driver and of the runtime in this program.
+std::string CudaVersions() {
+  int driver = 0;  // 1000 * major + 10 * minor
+  int runtime = 0;
+  NIBBLE_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  NIBBLE_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  return absl::StrCat(driver / 1000, ".", driver % 1000 / 10, "/",
+                      runtime / 1000, ".", runtime % 1000 / 10);
+}
+
+double SteadySeconds() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Memory for the multiplications that are timed. Lives on a stack.
+struct TuneBuffers {
+  DeviceBuffer x;
+  DeviceBuffer y;
+  DeviceBuffer scratch;
+
+  static absl::StatusOr<TuneBuffers> Make(const W4Args& args, int64_t max_rows,
+                                          const Stream& stream) {
+    const int64_t bytes = ElementBytes(args.x_dtype);
+    TuneBuffers buffers;
+    NIBBLE_ASSIGN_OR_RETURN(buffers.x,
+                            DeviceBuffer::Make(max_rows * args.ldx * bytes));
+    NIBBLE_ASSIGN_OR_RETURN(buffers.y,
+                            DeviceBuffer::Make(max_rows * args.ldy * bytes));
+    NIBBLE_ASSIGN_OR_RETURN(buffers.scratch, DeviceBuffer::Make(W4ScratchBytes(
+                                                 max_rows, args.w.k)));
+    // 0.011 in BF16, 1.06 in FP16. Zeros would take less power than numbers.
+    constexpr int kFill = 0x3c;
+    NIBBLE_CUDA_CHECK(cudaMemsetAsync(buffers.x.data(), kFill,
+                                      static_cast<size_t>(buffers.x.bytes()),
+                                      stream.get()));
+    return buffers;
+  }
+};
+
+}  // namespace
+
+absl::Status LinearScratch::Reserve(int64_t bytes) {
+  if (bytes <= buffer_.bytes()) return absl::OkStatus();
+  buffer_ = DeviceBuffer();  // before its successor needs the room
+  NIBBLE_ASSIGN_OR_RETURN(buffer_, DeviceBuffer::Make(bytes));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<CudaLinear>> CudaLinear::Create(
+    std::span<const WeightView> parts, const LinearOptions& options,
+    const CudaLinearContext& context) {
+  NIBBLE_CHECK(context.stream != nullptr && context.scratch != nullptr &&
+               context.plans != nullptr);
+  NIBBLE_CHECK(context.x_dtype == DType::kBF16 ||
+               context.x_dtype == DType::kF16);
+  NIBBLE_RETURN_IF_ERROR(CheckParts(parts, options));
+  std::unique_ptr<CudaLinear> op(new CudaLinear(context));
+  op->k_ = parts[0].k;
+  op->max_rows_ = options.max_rows;
+  if (options.silu_mul) op->epilogue_ = W4Epilogue::kSiluMul;
+  for (size_t begin = 0; begin < parts.size();) {
+    size_t end = begin + 1;
+    // Gate and up are one launch or refused.
+    while (end < parts.size() &&
+           (options.silu_mul || SharesLaunch(parts[begin], parts[end]))) {
+      ++end;
+    }
+    NIBBLE_RETURN_IF_ERROR(
+        op->AddSegment(parts.subspan(begin, end - begin), options));
+    begin = end;
+  }
+  NIBBLE_RETURN_IF_ERROR(op->ReserveMemory(options));
+  if (options.multiply) {
+    for (Segment& segment : op->segments_) segment.plan = op->MakePlan(segment);
+  }
+  return op;
+}
+
+absl::Status CudaLinear::AddSegment(std::span<const WeightView> parts,
+                                    const LinearOptions& options) {
+  NIBBLE_ASSIGN_OR_RETURN(const PackedW4 packed,
+                          PackW4(parts, {.interleave_gate_up = options.silu_mul,
+                                         .threads = context_.pack_threads}));
+  Segment segment;
+  segment.first_column = n_;
+  segment.columns = options.silu_mul ? parts[0].n : packed.n;
+  auto blocks =
+      Upload(packed.blocks.data(), static_cast<int64_t>(packed.blocks.size()),
+             *context_.stream);
+  if (!blocks.ok()) return Annotate(blocks.status(), options, "weights");
+  segment.blocks = *std::move(blocks);
+  segment.weights = {.blocks = segment.blocks.data(),
+                     .n = packed.n,
+                     .k = packed.k,
+                     .layout = packed.layout,
+                     .tensor_scale = packed.tensor_scale};
+  auto x_perm =
+      Upload(packed.x_perm.data(),
+             static_cast<int64_t>(packed.x_perm.size() * sizeof(int32_t)),
+             *context_.stream);
+  if (!x_perm.ok()) return Annotate(x_perm.status(), options, "act-order");
+  segment.x_perm = *std::move(x_perm);
+  n_ += segment.columns;
+  segments_.push_back(std::move(segment));
+  return absl::OkStatus();
+}
+
+absl::Status CudaLinear::ReserveMemory(const LinearOptions& options) {
+  const auto float_bytes = static_cast<int64_t>(sizeof(float));
+  if (options.bias != nullptr) {
+    auto bias = Upload(options.bias, n_ * float_bytes, *context_.stream);
+    if (!bias.ok()) return Annotate(bias.status(), options, "bias");
+    bias_ = *std::move(bias);
+  }
+  if (options.gather) {
+    auto ids =
+        DeviceBuffer::Make(max_rows_ * static_cast<int64_t>(sizeof(int32_t)));
+    if (!ids.ok()) return Annotate(ids.status(), options, "row ids");
+    ids_ = *std::move(ids);
+  }
+  const bool reorders =
+      std::any_of(segments_.begin(), segments_.end(),
+                  [](const Segment& s) { return s.x_perm.bytes() > 0; });
+  if (reorders) {
+    kernel_scratch_offset_ = RoundUp(
+        max_rows_ * ActivationPitch(k_) * ElementBytes(context_.x_dtype),
+        kScratchAlignment);
+  }
+  if (const absl::Status status = context_.scratch->Reserve(
+          kernel_scratch_offset_ + W4ScratchBytes(max_rows_, k_));
+      !status.ok()) {
+    return Annotate(status, options, "scratch");
+  }
+  return absl::OkStatus();
+}
+
+LinearPlan CudaLinear::MakePlan(const Segment& segment) const {
+  const bool silu = epilogue_ == W4Epilogue::kSiluMul;
+  const PlanKey key{
+      .gpu = context_.device.name,
+      .cuda = CudaVersions(),
+      .build = std::string(LinearBuildId()),
+      .layout = LayoutName(segment.weights.layout),
+      .x_dtype = context_.x_dtype == DType::kBF16 ? "bf16" : "f16",
+      .epilogue = silu ? "silu_mul" : "store",
+      .n = segment.weights.n,
+      .k = segment.weights.k,
+      .max_rows = max_rows_};
+  TuneProblem problem{.candidates =
+                          [&](int64_t rows) {
+                            return W4Candidates(segment.weights, rows,
+                                                epilogue_, context_.device);
+                          },
+                      .feasible =
+                          [&](int64_t rows, const LaunchSpec& spec) {
+                            return W4Feasible(segment.weights, rows, epilogue_,
+                                              spec, context_.device);
+                          },
+                      .run_us = nullptr,
+                      .now_seconds = SteadySeconds};
+  if (const auto kept = context_.plans->Find(key);
+      kept.has_value() && PlanIsFeasible(*kept, problem, max_rows_)) {
+    return *kept;
+  }
+  W4Args args{.w = segment.weights,
+              .ldx = ActivationPitch(k_),
+              .x_dtype = context_.x_dtype,
+              .ldy = segment.columns,
+              .y_dtype = context_.x_dtype,
+              .n_out = segment.columns,
+              .epilogue = epilogue_};
+  // Without room for what would be timed the plan is a guess.
+  absl::StatusOr<TuneBuffers> buffers = absl::UnavailableError("no timer");
+  if (context_.timer != nullptr) {
+    buffers = TuneBuffers::Make(args, max_rows_, *context_.stream);
+  }
+  if (buffers.ok()) {
+    args.x = buffers->x.data();
+    args.y = buffers->y.data();
+    args.scratch = buffers->scratch.data();
+    problem.run_us = [&](int64_t rows, const LaunchSpec& spec) {
+      args.m = rows;
+      return context_.timer->RunUs([&] {
+        LaunchW4(args, spec, context_.device, context_.stream->get());
+      });
+    };
+  }
+  TuneResult result = Tune(problem, {.max_rows = max_rows_,
+                                     .budget_seconds = context_.tune_seconds});
+  if (result.complete) context_.plans->Store(key, result.plan);
+  return std::move(result.plan);
+}
+
+int64_t CudaLinear::packed_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_) bytes += segment.blocks.bytes();
+  return bytes;
+}
+
+W4Args CudaLinear::ArgsFor(const Segment& segment,
+                           const LinearCall& call) const {
+  const auto& x = static_cast<const CudaActivations&>(*call.x);
+  const TensorView y = call.y.Cols(segment.first_column, segment.columns);
+  const float* bias = bias_.bytes() > 0
+                          ? bias_.as<const float>() + segment.first_column
+                          : nullptr;
+  W4Epilogue epilogue = epilogue_;
+  if (call.epilogue == Epilogue::kAdd) epilogue = W4Epilogue::kAdd;
+  W4Args args{.w = segment.weights,
+              .x = x.Row(call.row_begin),
+              .ldx = x.pitch(),
+              .x_dtype = x.dtype(),
+              .y = y.data,
+              .ldy = y.row_stride,
+              .y_dtype = y.dtype,
+              .m = y.rows,
+              .n_out = segment.columns,
+              .bias = bias,
+              .epilogue = epilogue,
+              .scratch = context_.scratch->data() + kernel_scratch_offset_};
+  if (segment.x_perm.bytes() > 0) {
+    GatherColumns({.x = args.x,
+                   .ldx = args.ldx,
+                   .columns = segment.x_perm.as<const int32_t>(),
+                   .out = context_.scratch->data(),
+                   .ldout = ActivationPitch(k_),
+                   .m = args.m,
+                   .k = k_},
+                  *context_.stream);
+    args.x = context_.scratch->data();
+    args.ldx = ActivationPitch(k_);
+  }
+  return args;
+}
+
+void CudaLinear::Run(const LinearCall& call) const {
+  const int64_t rows = call.y.rows;
+  if (rows == 0) return;
+  NIBBLE_CHECK(call.x != nullptr);
+  NIBBLE_CHECK_EQ(call.x->k(), k_);
+  NIBBLE_CHECK_EQ(call.y.cols, n_);
+  NIBBLE_CHECK_LE(rows, max_rows_);
+  NIBBLE_CHECK_GE(call.row_begin, 0);
+  NIBBLE_CHECK_LE(call.row_begin + rows, call.x->max_rows());
+  const DType y_dtype = call.y.dtype;
+  NIBBLE_CHECK(y_dtype == DType::kBF16 || y_dtype == DType::kF16 ||
+               y_dtype == DType::kF32);
+  NIBBLE_CHECK(static_cast<const CudaActivations*>(call.x)->dtype() ==
+               context_.x_dtype);
+  NIBBLE_CHECK(epilogue_ == W4Epilogue::kStore ||
+               call.epilogue == Epilogue::kStore);
+  for (const Segment& segment : segments_) {
+    LaunchW4(ArgsFor(segment, call), segment.plan.ForRows(rows),
+             context_.device, context_.stream->get(),
+             {.overlap = context_.overlap});
+  }
+}
+
+void CudaLinear::GatherRows(std::span<const int32_t> ids, TensorView y) const {
+  NIBBLE_CHECK(ids_.bytes() > 0);
+  NIBBLE_CHECK_EQ(static_cast<int64_t>(ids.size()), y.rows);
+  NIBBLE_CHECK_LE(y.rows, max_rows_);
+  NIBBLE_CHECK_EQ(y.cols, k_);
+  if (ids.empty()) return;
+  for (const int32_t id : ids) NIBBLE_CHECK(id >= 0 && id < n_);
+  // From pageable memory, so it has been read when the call returns.
+  NIBBLE_CUDA_CHECK(cudaMemcpyAsync(ids_.data(), ids.data(), ids.size_bytes(),
+                                    cudaMemcpyHostToDevice,
+                                    context_.stream->get()));
+  for (const Segment& segment : segments_) {
+    LaunchGatherRows({.w = segment.weights,
+                      .x_perm = segment.x_perm.as<const int32_t>(),
+                      .ids = ids_.as<const int32_t>(),
+                      .first_row = segment.first_column,
+                      .y = y},
+                     *context_.stream);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<LinearOp>> MakeCudaLinear(
+    std::span<const WeightView> parts, const LinearOptions& options,
+    const CudaLinearContext& context) {
+  return CudaLinear::Create(parts, options, context);
+}
+
+}  // namespace nibble::kernels::cuda
