@@ -1,0 +1,43 @@
+// The sweep of bench_kernels: M x shape x format over the W4A16 kernels, with
+// cuBLASLt on 16-bit weights beside them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/gpu_operands.h"
+#include "bench/gpu_rows.h"
+#include "bench/gpu_timing.h"
+#include "kernels/cuda/cublas_lt.h"
+#include "kernels/cuda/device.h"
+#include "kernels/tensor.h"
+
+namespace nibble::bench {
+
+// What to measure. By value.
+struct SweepOptions {
+  std::vector<Shape> shapes;
+  std::vector<W4Format> formats;
+  std::vector<int64_t> m;
+  kernels::DType x_dtype = kernels::DType::kBF16;  // of x and y
+  bool check_only = false;  // every candidate is checked, nothing is timed
+  double peak_tflops = 0;   // of the device's dense 16-bit matrix units
+};
+
+// What the sweep works with. Borrowed from main.
+struct SweepTools {
+  GpuTimer* timer = nullptr;
+  const kernels::cuda::CublasLt* cublas = nullptr;  // null: not found
+  const kernels::cuda::DeviceInfo* device = nullptr;
+  Ceilings ceilings;
+  CsvFile* csv = nullptr;
+};
+
+// The number of results that were wrong; RESOURCE_EXHAUSTED when the device's
+// memory is too small.
+absl::StatusOr<int> SweepLinear(const SweepOptions& options,
+                                const SweepTools& tools);
+
+}  // namespace nibble::bench
