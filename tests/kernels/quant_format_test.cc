@@ -15,6 +15,20 @@ TEST(QuantFormat, RowsStandAtTheirFormat) {
   }
 }
 
+TEST(QuantFormat, GroupRowsStandAtTheirFormat) {
+  for (const FormatInfo& row : kGroupFormatTable) {
+    EXPECT_EQ(&Info(row.format), &row) << row.name;
+    EXPECT_EQ(FormatByName(row.name), row.format);
+    EXPECT_FALSE(IsBlockFormat(row.format));
+    // All have 4-bit codes.
+    EXPECT_EQ(row.block_elements, 2 * row.block_bytes) << row.name;
+  }
+  for (const FormatInfo& row : kFormatTable) {
+    EXPECT_TRUE(IsBlockFormat(row.format)) << row.name;
+  }
+  EXPECT_EQ(kNumFormats, 17);
+}
+
 TEST(QuantFormat, UnknownNamesAreNothing) {
   EXPECT_EQ(FormatByName("q3_k"), std::nullopt);
   EXPECT_EQ(FormatByName("Q4_0"), std::nullopt);
