@@ -26,7 +26,6 @@ namespace nibble::bench {
 namespace {
 
 using kernels::DType;
-using kernels::LaunchSpec;
 using kernels::cuda::DeviceBuffer;
 using kernels::cuda::W4Args;
 
@@ -310,8 +309,8 @@ double LadderShape::RelativeError(const Step& step) const {
 Result LadderShape::Time(const Step& step) const {
   Result result;
   result.cold_us = tools_.timer->ColdUs(step.enqueue);
-  result.hot_us =
-      tools_.timer->NodeUs(result.cold_us, 1, [&](int64_t) { step.enqueue(); });
+  result.hot_us = tools_.timer->NodeUs(result.cold_us, step.bytes,
+                                       [&](int64_t) { step.enqueue(); });
   return result;
 }
 

@@ -137,14 +137,13 @@ void ShapeSweep::Time(const Candidate& candidate, const Weights& weights,
   row.us_load_node = timer.ReadNodeUs(rotation);
   row.us_cold = timer.ColdUs([&] { candidate.enqueue({}); });
   row.us_graph_plain =
-      timer.NodeUs(row.us_cold, rotation.copies,
+      timer.NodeUs(row.us_cold, rotation.bytes,
                    [&](int64_t node) { candidate.enqueue({.node = node}); });
   row.us_graph = row.us_graph_plain;
   if (candidate.can_overlap) {
-    row.us_graph =
-        timer.NodeUs(row.us_cold, rotation.copies, [&](int64_t node) {
-          candidate.enqueue({.node = node, .overlap = true});
-        });
+    row.us_graph = timer.NodeUs(row.us_cold, rotation.bytes, [&](int64_t node) {
+      candidate.enqueue({.node = node, .overlap = true});
+    });
   }
   row.bytes = rotation.bytes + 2 * row.m * (shape_.n + shape_.k);
   row.pct_peak = 100 * std::max(row.gbps() / tools_.ceilings.peak_gbps(),

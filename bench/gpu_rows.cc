@@ -71,10 +71,10 @@ void Print(const Row& row) {
     }
     absl::StrAppendFormat(
         &text,
-        "), node %8.2f us, plain %8.2f (%5.2f of loading), %6.0f GB/s "
+        "), node %8.2f us, plain %8.2f (%5.2f of loading's %.2f), %6.0f GB/s "
         "%6.1f TFLOP/s %5.1f%%, error %.1e",
         row.us_graph, row.us_graph_plain, row.us_graph / row.us_load_node,
-        row.gbps(), row.tflops(), row.pct_peak, row.rel_err);
+        row.us_load_node, row.gbps(), row.tflops(), row.pct_peak, row.rel_err);
   }
   std::printf("%s  [%s]\n", text.c_str(), row.choice.c_str());
   std::fflush(stdout);

@@ -21,7 +21,9 @@ constexpr int64_t kFlushBytes = int64_t{256} << 20;
 // Longer than the host needs to enqueue what is measured.
 constexpr int64_t kSpinNs = 200'000;
 constexpr int64_t kGraphNodes = 200;
-constexpr double kGraphUs = 20'000;
+constexpr double kGraphUs = 10'000;
+// What a graph reads at least before it comes to the same weights again.
+constexpr int64_t kGraphBytes = 150'000'000;
 constexpr int kGraphRuns = 5;
 constexpr int kReadLoads[] = {4, 8, 16};
 
@@ -38,6 +40,7 @@ struct Span {
 
 double MedianUs(const std::vector<Span>& spans) {
   std::vector<double> us;
+  us.reserve(spans.size());
   for (const Span& span : spans) us.push_back(ElapsedUs(span.begin, span.end));
   return Median(std::move(us));
 }
@@ -69,11 +72,12 @@ double GpuTimer::ColdUs(const std::function<void()>& enqueue,
   return MedianUs(spans);
 }
 
-double GpuTimer::NodeUs(double expected_us, int least,
+double GpuTimer::NodeUs(double expected_us, int64_t bytes,
                         const std::function<void(int64_t)>& enqueue) const {
-  const int64_t nodes =
-      std::clamp(static_cast<int64_t>(kGraphUs / expected_us), int64_t{least},
-                 std::max<int64_t>(least, kGraphNodes));
+  const int64_t least =
+      std::min(kGraphNodes, (kGraphBytes + bytes - 1) / bytes);
+  const int64_t nodes = std::clamp(static_cast<int64_t>(kGraphUs / expected_us),
+                                   least, kGraphNodes);
   const GraphExec graph(Graph::Capture(stream_, [&] {
     for (int64_t node = 0; node < nodes; ++node) enqueue(node);
   }));
@@ -106,7 +110,7 @@ double GpuTimer::ReadNodeUs(const Rotation& buffers) {
   const double expected_us = ReadColdUs(buffers);
   for (const int loads : kReadLoads) {
     entry->second = std::min(
-        entry->second, NodeUs(expected_us, buffers.copies, [&](int64_t node) {
+        entry->second, NodeUs(expected_us, buffers.bytes, [&](int64_t node) {
           LaunchRead(buffers.At(node), buffers.bytes,
                      {.loads = loads, .overlap = true}, stream_.get());
         }));

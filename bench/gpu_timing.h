@@ -38,10 +38,10 @@ class GpuTimer final {
   // launch takes.
   double ColdUs(const std::function<void()>& enqueue, int repeats = 0) const;
 
-  // Microseconds of a node when `enqueue(i)`, i = 0, 1, ..., make one graph of
-  // at most kGraphNodes nodes: as many as `expected_us` each let fit into
-  // 20 ms, `least` at least. Median of 5 runs.
-  double NodeUs(double expected_us, int least,
+  // Microseconds of a node when `enqueue(i)`, i = 0, 1, ..., make one graph,
+  // each node reading `bytes` of weights: 200 nodes, or fewer where they take
+  // more than 10 ms, but enough to read 150 MB. Median of 5 runs.
+  double NodeUs(double expected_us, int64_t bytes,
                 const std::function<void(int64_t)>& enqueue) const;
 
   // What a kernel that only reads takes for the bytes of a buffer: cold, and
