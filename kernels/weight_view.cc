@@ -217,7 +217,7 @@ absl::Status CheckWeight(const WeightView& weight) {
 
 std::string DisplayName(const WeightView& weight) {
   const FormatInfo& info = Info(weight.format);
-  const std::string name(info.name);
+  std::string name(info.name);
   if (info.group_elements != 0) return name;
   if (!IsCommonGroup(weight.group_elements)) return absl::StrCat(name, "-pc");
   return absl::StrCat(name, "-g", weight.group_elements);

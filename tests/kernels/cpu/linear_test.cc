@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "kernels/reference/dequant.h"
 #include "tests/kernels/cpu/cpu_test_util.h"
+#include "tests/support/quantize_groups.h"
 #include "tests/support/tolerance.h"
 
 namespace nibble::test {
@@ -303,6 +304,27 @@ TEST(CpuLinearTest, RefusesWhatItCannotRunByName) {
   EXPECT_NE(refusal({{.name = "none", .n = 0, .k = 64}}).find("'none'"),
             std::string::npos);
   EXPECT_NE(refusal({}).find("layer"), std::string::npos);
+}
+
+TEST(CpuLinearTest, RefusesFormatsItDoesNotRun) {
+  Random random(4);
+  const auto backend = MakeBackend(1);
+  for (const kernels::FormatInfo& info : kernels::kGroupFormatTable) {
+    const GroupWeight weight =
+        RandomGroupWeight({.format = info.format,
+                           .n = 16,
+                           .k = 64,
+                           .group = info.group_elements == 0 ? 32 : 0},
+                          random);
+    const WeightView view = weight.View();
+    const absl::Status status =
+        backend->MakeLinear({&view, 1}, {.name = "layer"}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    const std::string message(status.message());
+    EXPECT_NE(message.find("'" + weight.name + "'"), std::string::npos);
+    EXPECT_NE(message.find("its format " + std::string(info.name)),
+              std::string::npos);
+  }
 }
 
 TEST(CpuLinearTest, PacksFourBitWeightsInFourBits) {

@@ -13,6 +13,7 @@
 
 #include "kernels/reference/ops.h"
 #include "tests/support/quantize.h"
+#include "tests/support/quantize_groups.h"
 #include "tests/support/random.h"
 #include "tests/support/tolerance.h"
 
@@ -115,6 +116,33 @@ TEST_P(EveryLinearFormat, GathersRows) {
   const std::vector<float> w = weight.Dequantized();
   for (size_t i = 0; i < ids.size(); ++i) {
     EXPECT_EQ(std::memcmp(&y[i * k], &w[ids[i] * k], k * sizeof(float)), 0);
+  }
+}
+
+TEST(ReferenceLinear, MultipliesFormatsOfSeparateArrays) {
+  const auto backend = MakeReferenceBackend();
+  Random random(3);
+  for (const FormatInfo& info : kGroupFormatTable) {
+    const test::GroupWeight weight =
+        test::RandomGroupWeight({.format = info.format,
+                                 .n = 16,
+                                 .k = 64,
+                                 .group = info.group_elements == 0 ? 32 : 0},
+                                random);
+    WeightView part = weight.View();
+    const auto op = backend->MakeLinear({&part, 1}, {.name = "test"});
+    ASSERT_TRUE(op.ok()) << op.status();
+    std::vector<float> x = random.Normals(5 * 64);
+    const auto activations = Normed(*backend, &x, 5, 64);
+    std::vector<float> y(5 * 16);
+    (*op)->Run({.x = activations.get(), .y = TensorView::F32(y.data(), 5, 16)});
+    EXPECT_LE(RelativeError(y, NaiveProduct(x, weight.Dequantized(), 64, {})),
+              kEpsilonF32)
+        << info.name;
+    part.scales = nullptr;
+    const auto refused = backend->MakeLinear({&part, 1}, {.name = "test"});
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr("has no scales"));
   }
 }
 
