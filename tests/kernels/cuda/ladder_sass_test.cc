@@ -5,12 +5,17 @@
 #include <gtest/gtest.h>
 #include <stdio.h>
 
+#include <cctype>
+#include <charconv>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <regex>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 namespace nibble {
@@ -46,36 +51,75 @@ struct Function {
   std::vector<Instruction> instructions;
 };
 
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && std::isspace(text.front())) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// The number that hexadecimal digits give; nothing where other characters are.
+std::optional<uint64_t> ParseHex(std::string_view digits) {
+  uint64_t value = 0;
+  const char* end = digits.data() + digits.size();
+  const auto result = std::from_chars(digits.data(), end, value, 16);
+  if (result.ec != std::errc() || result.ptr != end) return std::nullopt;
+  return value;
+}
+
+// "/*00e0*/  @!P0 LDG.E R4, desc[UR4][R4.64] ;  /* 0x... */". Lines with no
+// instruction have only the last of the three.
+std::optional<Instruction> ParseInstruction(std::string_view line) {
+  line = Trim(line);
+  const size_t address_end = line.find("*/");
+  const size_t text_end = line.find(';');
+  if (line.substr(0, 2) != "/*" || text_end == std::string_view::npos ||
+      address_end > text_end) {
+    return std::nullopt;
+  }
+  const auto address = ParseHex(line.substr(2, address_end - 2));
+  if (!address.has_value()) return std::nullopt;
+  std::string_view text =
+      Trim(line.substr(address_end + 2, text_end - address_end - 2));
+  if (!text.empty() && text[0] == '@') text = Trim(text.substr(text.find(' ')));
+  return Instruction{.address = *address, .text = std::string(text)};
+}
+
 std::vector<Function> ParseFunctions(const std::string& sass) {
-  static const std::regex function(R"(\s*Function : (\S+))");
-  static const std::regex instruction(
-      R"(\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?\S+\s+)?([^;]*\S)\s*;.*)");
+  constexpr std::string_view kFunction = "Function : ";
   std::vector<Function> functions;
   std::istringstream lines(sass);
-  std::smatch match;
   for (std::string line; std::getline(lines, line);) {
-    if (std::regex_match(line, match, function)) {
-      functions.push_back({.name = match[1], .instructions = {}});
-    } else if (!functions.empty() &&
-               std::regex_match(line, match, instruction)) {
-      functions.back().instructions.push_back(
-          {.address = std::stoull(match[1], nullptr, 16), .text = match[2]});
+    const std::string_view text = Trim(line);
+    if (text.substr(0, kFunction.size()) == kFunction) {
+      functions.push_back({.name = std::string(text.substr(kFunction.size())),
+                           .instructions = {}});
+    } else if (!functions.empty()) {
+      if (auto instruction = ParseInstruction(text)) {
+        functions.back().instructions.push_back(*std::move(instruction));
+      }
     }
   }
   return functions;
 }
 
+// Where a branch goes: "BRA 0xd0", "BRA.U UP0, 0xd0".
+std::optional<uint64_t> BranchTarget(std::string_view text) {
+  const size_t at = text.rfind("0x");
+  if (text.substr(0, 3) != "BRA" || at == std::string_view::npos) {
+    return std::nullopt;
+  }
+  return ParseHex(text.substr(at + 2));
+}
+
 // The kinds of global loads ("LDG.E.128.CONSTANT") in each loop that has any.
 std::vector<std::vector<std::string>> LoadsOfLoops(const Function& function) {
-  static const std::regex branch(R"(BRA\S*\s.*0x([0-9a-f]+).*)");
   std::vector<std::vector<std::string>> loops;
-  std::smatch match;
   for (const Instruction& end : function.instructions) {
-    if (!std::regex_match(end.text, match, branch)) continue;
-    const uint64_t begin = std::stoull(match[1], nullptr, 16);
+    const std::optional<uint64_t> begin = BranchTarget(end.text);
+    if (!begin.has_value()) continue;
     std::vector<std::string> loads;
     for (const Instruction& at : function.instructions) {
-      const bool inside = at.address >= begin && at.address < end.address;
+      const bool inside = at.address >= *begin && at.address < end.address;
       if (inside && at.text.rfind("LDG", 0) == 0) {
         loads.push_back(at.text.substr(0, at.text.find(' ')));
       }
