@@ -327,6 +327,17 @@ TEST(CpuLinearTest, RefusesFormatsItDoesNotRun) {
   }
 }
 
+TEST(CpuLinearTest, HasNoFusedSilu) {
+  Random random(4);
+  const auto backend = MakeBackend(1);
+  const TestWeight weight = RandomWeight(QuantFormat::kQ4_0, 8, 64, random);
+  const std::vector<WeightView> parts = {weight.View(), weight.View()};
+  const absl::Status status =
+      backend->MakeLinear(parts, {.name = "layer", .silu_mul = true}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(std::string(status.message()).find("layer"), std::string::npos);
+}
+
 TEST(CpuLinearTest, PacksFourBitWeightsInFourBits) {
   Random random(3);
   const auto backend = MakeBackend(1);

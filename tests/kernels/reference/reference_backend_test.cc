@@ -251,6 +251,19 @@ TEST(ReferenceLinear, NamesTheTensorItRefuses) {
   EXPECT_EQ(huge.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST(ReferenceLinear, HasNoFusedSilu) {
+  Random random(4);
+  const TestWeight weight =
+      test::RandomWeight(QuantFormat::kF32, 2, 32, random);
+  const std::vector<WeightView> parts = {weight.View(), weight.View()};
+  const absl::Status status =
+      MakeReferenceBackend()
+          ->MakeLinear(parts, {.name = "test", .silu_mul = true})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("test"));
+}
+
 TEST(ReferenceLinearDeathTest, RunsOnlyWhatItWasMadeFor) {
   const LinearCase linear(1);
   const std::vector<int32_t> ids = {0};

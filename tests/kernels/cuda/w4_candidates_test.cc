@@ -1,0 +1,177 @@
+// The ways to launch W4A16, asked for without a GPU.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/linear/tune.h"
+#include "kernels/cuda/linear/w4a16.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+DeviceInfo Device(int major, int minor, int multiprocessors) {
+  return {.index = 0,
+          .name = "test",
+          .compute_major = major,
+          .compute_minor = minor,
+          .multiprocessors = multiprocessors,
+          .memory_bytes = int64_t{80} << 30};
+}
+
+const std::vector<DeviceInfo>& Devices() {
+  static const std::vector<DeviceInfo> devices = {
+      Device(8, 0, 108), Device(8, 9, 24), Device(9, 0, 132),
+      Device(12, 0, 170)};
+  return devices;
+}
+
+const std::vector<W4Layout>& Layouts() {
+  static const std::vector<W4Layout> layouts = [] {
+    std::vector<W4Layout> all;
+    for (const int group : {32, 64, 128}) {
+      for (const W4Scale scale :
+           {W4Scale::kScale, W4Scale::kScaleMin, W4Scale::kScaleZero}) {
+        all.push_back({W4Code::kInt4, scale, group});
+      }
+    }
+    all.push_back({W4Code::kInt4, W4Scale::kQ4K, 32});
+    all.push_back({W4Code::kE2m1, W4Scale::kE8m0, 32});
+    all.push_back({W4Code::kE2m1, W4Scale::kE4m3, 16});
+    return all;
+  }();
+  return layouts;
+}
+
+// f(weights, epilogue, device) for every layout on every device in shapes from
+// one tile to those of great models.
+template <typename F>
+void ForAllProblems(const F& f) {
+  for (const DeviceInfo& device : Devices()) {
+    for (const W4Layout& layout : Layouts()) {
+      for (const int64_t n : {8, 64, 576, 4096, 14'336, 262'144}) {
+        for (const int64_t k : {32, 576, 3420, 4096, 28'672, 65'536}) {
+          const W4Weights w{.n = n, .k = k, .layout = layout};
+          f(w, W4Epilogue::kStore, device);
+          f(w, W4Epilogue::kAdd, device);
+          if (n % (2 * kTileRows) == 0) f(w, W4Epilogue::kSiluMul, device);
+        }
+      }
+    }
+  }
+}
+
+std::string Describe(const W4Weights& w, int64_t m, W4Epilogue epilogue,
+                     const DeviceInfo& device) {
+  return device.ToString() + " " + std::to_string(w.n) + "x" +
+         std::to_string(w.k) + " m=" + std::to_string(m) + " scale " +
+         std::to_string(static_cast<int>(w.layout.scale)) + " group " +
+         std::to_string(w.layout.group) + " epilogue " +
+         std::to_string(static_cast<int>(epilogue));
+}
+
+TEST(W4Candidates, AreFeasibleDistinctAndPrintable) {
+  ForAllProblems(
+      [](const W4Weights& w, W4Epilogue epilogue, const DeviceInfo& device) {
+        for (const int64_t m : {1, 2, 8, 9, 33, 64, 65, 257, 4096, 100'000}) {
+          const std::vector<LaunchSpec> specs =
+              W4Candidates(w, m, epilogue, device);
+          ASSERT_FALSE(specs.empty()) << Describe(w, m, epilogue, device);
+          std::set<std::string> texts;
+          for (const LaunchSpec& spec : specs) {
+            const std::string text = spec.ToString();
+            ASSERT_TRUE(W4Feasible(w, m, epilogue, spec, device))
+                << Describe(w, m, epilogue, device) << " " << text;
+            ASSERT_TRUE(texts.insert(text).second)
+                << Describe(w, m, epilogue, device) << " " << text;
+            const auto parsed = LaunchSpec::Parse(text);
+            ASSERT_TRUE(parsed.ok()) << parsed.status();
+            ASSERT_EQ(*parsed, spec) << text;
+          }
+        }
+      });
+}
+
+TEST(W4Candidates, SomeOneRunsAllOfEachBucket) {
+  // What Tune asks of them.
+  ForAllProblems([](const W4Weights& w, W4Epilogue epilogue,
+                    const DeviceInfo& device) {
+    int64_t first = 1;
+    for (const int64_t last : BucketRows(8192)) {
+      bool found = false;
+      for (const LaunchSpec& spec : W4Candidates(w, last, epilogue, device)) {
+        found = found || W4Feasible(w, first, epilogue, spec, device);
+      }
+      ASSERT_TRUE(found) << Describe(w, first, epilogue, device) << " .. "
+                         << last;
+      first = last + 1;
+    }
+  });
+}
+
+TEST(W4Feasible, RefusesSpecsOfNoKernel) {
+  const W4Weights w{.n = 4096, .k = 4096, .layout = W4Layout()};
+  for (const DeviceInfo& device : Devices()) {
+    const LaunchSpec good =
+        W4Candidates(w, 1, W4Epilogue::kStore, device).front();
+    LaunchSpec spec = good;
+    spec.kernel = "gemv_q4_0";
+    EXPECT_FALSE(W4Feasible(w, 1, W4Epilogue::kStore, spec, device));
+    spec = good;
+    spec.path = LinearPath::kWide;
+    EXPECT_FALSE(W4Feasible(w, 1, W4Epilogue::kStore, spec, device));
+    spec = good;
+    spec.tile_m = 1 << 20;
+    EXPECT_FALSE(W4Feasible(w, 1, W4Epilogue::kStore, spec, device));
+    spec = good;
+    spec.stages = 1 << 20;
+    EXPECT_FALSE(W4Feasible(w, 1, W4Epilogue::kStore, spec, device));
+    spec = good;
+    spec.split_k = 1 << 20;
+    EXPECT_FALSE(W4Feasible(w, 1, W4Epilogue::kStore, spec, device));
+    EXPECT_FALSE(W4Feasible(w, 1, W4Epilogue::kStore, LaunchSpec(), device));
+  }
+}
+
+TEST(W4ScratchBytes, GrowsWithRows) {
+  EXPECT_EQ(W4ScratchBytes(0, 4096), 0);
+  int64_t before = 0;
+  for (const int64_t m : BucketRows(1 << 20)) {
+    const int64_t bytes = W4ScratchBytes(m, 16'384);
+    EXPECT_GE(bytes, before) << m;
+    before = bytes;
+  }
+}
+
+TEST(W4Layout, SummationOrderCoversEveryBlockOnce) {
+  for (int64_t k = 1; k <= 70'000; k += 61) {
+    const int64_t blocks = BlocksPerTile(k);
+    EXPECT_GE(blocks * kBlockK, k);
+    EXPECT_LT((blocks - 1) * kBlockK, k);
+    EXPECT_LE(Slices(k), kMaxSlices);
+    // The last slice has a block, and none is left over.
+    EXPECT_LT(int64_t{Slices(k) - 1} * SliceBlocks(k), blocks) << k;
+    EXPECT_GE(int64_t{Slices(k)} * SliceBlocks(k), blocks) << k;
+  }
+}
+
+TEST(W4Layout, BlocksKeepTheirAlignment) {
+  for (const W4Layout& layout : Layouts()) {
+    EXPECT_EQ(layout.BlockBytes() % 16, 0);
+    EXPECT_EQ(layout.GroupsPerBlock() * layout.group, kBlockK);
+    EXPECT_EQ(PackedBytes(layout, 33, 257), 3 * 2 * layout.BlockBytes());
+  }
+}
+
+TEST(W4Layout, GateAndUpAlternateByTile) {
+  EXPECT_EQ(InterleavedRow(0, false), 0);
+  EXPECT_EQ(InterleavedRow(0, true), 16);
+  EXPECT_EQ(InterleavedRow(15, false), 15);
+  EXPECT_EQ(InterleavedRow(16, false), 32);
+  EXPECT_EQ(InterleavedRow(17, true), 49);
+}
+
+}  // namespace
+}  // namespace nibble::kernels::cuda
