@@ -88,6 +88,7 @@ class CudaLinear final : public LinearOp {
   absl::Status AddSegment(std::span<const WeightView> parts,
                           const LinearOptions& options);
   absl::Status ReserveMemory(const LinearOptions& options);
+  PlanKey KeyFor(const Segment& segment) const;
   // The plan of a segment: kept from earlier, or measured now.
   LinearPlan MakePlan(const Segment& segment) const;
   W4Args ArgsFor(const Segment& segment, const LinearCall& call) const;

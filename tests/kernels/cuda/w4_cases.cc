@@ -52,6 +52,7 @@ CaseWeight::CaseWeight(const WeightCase& weight_case, int64_t n, int64_t k,
       k_(k) {
   if (kernels::IsBlockFormat(format_)) {
     blocks_ = RandomBlocks(format_, n, k, random);
+    if (blocks_.empty()) blocks_.resize(1);  // a matrix has an address
     return;
   }
   groups_ = RandomGroupWeight(
