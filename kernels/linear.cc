@@ -46,13 +46,14 @@ absl::Status Unreadable(std::string_view what, std::string_view text) {
       "cannot read ", std::string(what), " '", std::string(text), "'"));
 }
 
-bool IsKernelName(std::string_view name) {
+bool IsName(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   });
 }
 
-// One word of a spec behind the kernel's name: tile=4x16, split_k=2, stages=3.
+// One word of a spec behind the kernel's name: tile=4x16, split_k=2, stages=3,
+// variant=shared.
 bool ParseSpecWord(std::string_view word, LaunchSpec* spec) {
   if (Consume(word, "tile=")) {
     const std::string_view m = TakeUntil(word, "x");
@@ -64,6 +65,10 @@ bool ParseSpecWord(std::string_view word, LaunchSpec* spec) {
   }
   if (Consume(word, "stages=")) {
     return ParseInt(word, &spec->stages) && spec->stages >= 1;
+  }
+  if (Consume(word, "variant=")) {
+    spec->variant = std::string(word);
+    return IsName(word);
   }
   return false;
 }
@@ -108,6 +113,7 @@ std::string LaunchSpec::ToString() const {
   }
   if (split_k != 1) absl::StrAppend(&text, " split_k=", split_k);
   if (stages != 1) absl::StrAppend(&text, " stages=", stages);
+  if (!variant.empty()) absl::StrAppend(&text, " variant=", variant);
   return text;
 }
 
@@ -120,7 +126,7 @@ absl::StatusOr<LaunchSpec> LaunchSpec::Parse(std::string_view text) {
     return Unreadable("the path of", whole);
   }
   spec.kernel = std::string(TakeUntil(text, " "));
-  if (!IsKernelName(spec.kernel)) return Unreadable("the kernel of", whole);
+  if (!IsName(spec.kernel)) return Unreadable("the kernel of", whole);
   while (!text.empty()) {
     const std::string_view word = TakeUntil(text, " ");
     if (!ParseSpecWord(word, &spec)) return Unreadable("the word", word);

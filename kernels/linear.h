@@ -27,6 +27,7 @@ struct LaunchSpec {
   int tile_n = 0;      // rows of W a tile covers
   int split_k = 1;
   int stages = 1;
+  std::string variant = {};  // of the kernel, e.g. "shared"; "": the only one
 
   bool operator==(const LaunchSpec&) const = default;
   std::string ToString() const;

@@ -60,7 +60,9 @@ absl::StatusOr<std::vector<DeviceInfo>> ListDevices() {
          .compute_major = properties.major,
          .compute_minor = properties.minor,
          .multiprocessors = properties.multiProcessorCount,
-         .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem)});
+         .memory_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+         .shared_memory_bytes =
+             static_cast<int64_t>(properties.sharedMemPerBlockOptin)});
   }
   return devices;
 }

@@ -17,6 +17,8 @@ struct DeviceInfo {
   int compute_minor = 0;
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
+  // Shared memory that one CTA can have when its kernel asks for it.
+  int64_t shared_memory_bytes = 0;
 
   // One line: "cuda:0 NVIDIA H200, compute 9.0, 132 SMs, 139.8 GiB".
   std::string ToString() const;

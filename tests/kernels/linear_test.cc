@@ -24,9 +24,10 @@ TEST(LaunchSpec, PrintsWhatDiffersFromTheDefault) {
                         .tile_m = 4,
                         .tile_n = 16,
                         .split_k = 2,
-                        .stages = 3})
+                        .stages = 3,
+                        .variant = "shared"})
                 .ToString(),
-            "wide:gemm tile=4x16 split_k=2 stages=3");
+            "wide:gemm tile=4x16 split_k=2 stages=3 variant=shared");
 }
 
 TEST(LinearPlan, FindsTheBucketOfEachNumberOfRows) {
@@ -69,7 +70,8 @@ TEST(LaunchSpec, IsReadBack) {
                                       .tile_m = 4,
                                       .tile_n = 16,
                                       .split_k = 2,
-                                      .stages = 3}}) {
+                                      .stages = 3,
+                                      .variant = "shared_2"}}) {
     const auto read = LaunchSpec::Parse(spec.ToString());
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(*read, spec);
@@ -81,7 +83,8 @@ TEST(LaunchSpec, RefusesWhatItDidNotPrint) {
        {"", "gemv", "narrow:", "narrow: tile=1x1", "broad:gemv",
         "narrow:gemv tile=1", "narrow:gemv tile=ax2", "narrow:gemv tile=-1x2",
         "narrow:gemv split_k=0", "narrow:gemv stages=", "narrow:gemv  stages=2",
-        "narrow:gemv colour=2", "narrow:Gemv", "narrow:gemv tile=1x99999999999",
+        "narrow:gemv colour=2", "narrow:gemv variant=", "narrow:gemv variant=A",
+        "narrow:Gemv", "narrow:gemv tile=1x99999999999",
         "narrow:gemv tile=1x2x3"}) {
     EXPECT_EQ(LaunchSpec::Parse(text).status().code(),
               absl::StatusCode::kInvalidArgument)

@@ -21,6 +21,7 @@ TEST(ListDevices, NamesEveryDeviceItFinds) {
     EXPECT_GE(device.compute_major, 5) << device.ToString();
     EXPECT_GT(device.multiprocessors, 0) << device.ToString();
     EXPECT_GT(device.memory_bytes, 0) << device.ToString();
+    EXPECT_GE(device.shared_memory_bytes, 48 << 10) << device.ToString();
   }
 }
 
