@@ -8,49 +8,20 @@
 
 #include "kernels/cuda/linear/tune.h"
 #include "kernels/cuda/linear/w4a16.h"
+#include "tests/kernels/cuda/w4_devices.h"
 
 namespace nibble::kernels::cuda {
 namespace {
 
-DeviceInfo Device(int major, int minor, int multiprocessors) {
-  return {.index = 0,
-          .name = "test",
-          .compute_major = major,
-          .compute_minor = minor,
-          .multiprocessors = multiprocessors,
-          .memory_bytes = int64_t{80} << 30};
-}
-
-const std::vector<DeviceInfo>& Devices() {
-  static const std::vector<DeviceInfo> devices = {
-      Device(8, 0, 108), Device(8, 9, 24), Device(9, 0, 132),
-      Device(12, 0, 170)};
-  return devices;
-}
-
-const std::vector<W4Layout>& Layouts() {
-  static const std::vector<W4Layout> layouts = [] {
-    std::vector<W4Layout> all;
-    for (const int group : {32, 64, 128}) {
-      for (const W4Scale scale :
-           {W4Scale::kScale, W4Scale::kScaleMin, W4Scale::kScaleZero}) {
-        all.push_back({W4Code::kInt4, scale, group});
-      }
-    }
-    all.push_back({W4Code::kInt4, W4Scale::kQ4K, 32});
-    all.push_back({W4Code::kE2m1, W4Scale::kE8m0, 32});
-    all.push_back({W4Code::kE2m1, W4Scale::kE4m3, 16});
-    return all;
-  }();
-  return layouts;
-}
+using test::TestDevices;
+using test::TestLayouts;
 
 // f(weights, epilogue, device) for every layout on every device in shapes from
 // one tile to those of great models.
 template <typename F>
 void ForAllProblems(const F& f) {
-  for (const DeviceInfo& device : Devices()) {
-    for (const W4Layout& layout : Layouts()) {
+  for (const DeviceInfo& device : TestDevices()) {
+    for (const W4Layout& layout : TestLayouts()) {
       for (const int64_t n : {8, 64, 576, 4096, 14'336, 262'144}) {
         for (const int64_t k : {32, 576, 3420, 4096, 28'672, 65'536}) {
           const W4Weights w{.n = n, .k = k, .layout = layout};
@@ -113,7 +84,7 @@ TEST(W4Candidates, SomeOneRunsAllOfEachBucket) {
 
 TEST(W4Feasible, RefusesSpecsOfNoKernel) {
   const W4Weights w{.n = 4096, .k = 4096, .layout = W4Layout()};
-  for (const DeviceInfo& device : Devices()) {
+  for (const DeviceInfo& device : TestDevices()) {
     const LaunchSpec good =
         W4Candidates(w, 1, W4Epilogue::kStore, device).front();
     LaunchSpec spec = good;
@@ -158,7 +129,7 @@ TEST(W4Layout, SummationOrderCoversEveryBlockOnce) {
 }
 
 TEST(W4Layout, BlocksKeepTheirAlignment) {
-  for (const W4Layout& layout : Layouts()) {
+  for (const W4Layout& layout : TestLayouts()) {
     EXPECT_EQ(layout.BlockBytes() % 16, 0);
     EXPECT_EQ(layout.GroupsPerBlock() * layout.group, kBlockK);
     EXPECT_EQ(PackedBytes(layout, 33, 257), 3 * 2 * layout.BlockBytes());
