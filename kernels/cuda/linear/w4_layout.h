@@ -119,7 +119,7 @@ constexpr int64_t PackedBytes(W4Layout layout, int64_t n, int64_t k) {
 // Within a slice groups follow each other in one chain of FP32 FMAs, slices
 // are added in ascending order. So a row of the result is the same bits in
 // every kernel and for every M.
-inline constexpr int kMaxSlices = 8;
+inline constexpr int kMaxSlices = 16;
 constexpr int SliceBlocks(int64_t k) {
   return static_cast<int>(CeilDiv(BlocksPerTile(k), kMaxSlices));
 }
