@@ -1,6 +1,7 @@
-# cmake -DOUT=file.cc "-DSOURCES=a;b" -P BuildId.cmake
-# Writes the C++ file that says which kernels a build has: a hash of SOURCES.
-set(text "")
+# cmake -DOUT=file.cc "-DARCHS=80;90a" "-DSOURCES=a;b" -P BuildId.cmake
+# Writes the C++ file that says which kernels a build has: a hash of SOURCES and
+# of the architectures that they are compiled for.
+set(text "${ARCHS}")
 foreach(source IN LISTS SOURCES)
   file(SHA256 ${source} hash)
   string(APPEND text ${hash})

@@ -1,0 +1,9 @@
+#include "kernels/cuda/linear/inst/small_kernels.cuh"
+
+namespace nibble::kernels::cuda {
+
+SmallKernels SmallInt4Scale32() {
+  return MakeSmallKernels<W4Code::kInt4, W4Scale::kScale, 32>();
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,40 @@
+#include "kernels/cuda/linear/kernel_setup.h"
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "kernels/cuda/runtime.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+// The compute capability (times ten) from which on code waits by
+// griddepcontrol: that of the PTX it was made from, not that of the device.
+constexpr int kOverlapPtxVersion = 90;
+
+KernelTraits Prepare(const void* function, const DeviceInfo& device) {
+  cudaFuncAttributes attributes;
+  NIBBLE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, function));
+  const auto fixed_bytes = static_cast<int64_t>(attributes.sharedSizeBytes);
+  NIBBLE_CUDA_CHECK(cudaFuncSetAttribute(
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      static_cast<int>(device.shared_memory_bytes - fixed_bytes)));
+  return {.may_overlap = attributes.ptxVersion >= kOverlapPtxVersion};
+}
+
+}  // namespace
+
+KernelTraits PrepareKernel(const void* function, const DeviceInfo& device) {
+  using Key = std::pair<const void*, int>;  // kernel, device
+  static std::mutex mutex;
+  static auto* const prepared = new std::map<Key, KernelTraits>();
+  const Key key{function, device.index};
+  const std::lock_guard lock(mutex);
+  const auto found = prepared->find(key);
+  if (found != prepared->end()) return found->second;
+  return prepared->emplace(key, Prepare(function, device)).first->second;
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,21 @@
+// What must be done once for a kernel on a device before it is launched.
+#pragma once
+
+#include "kernels/cuda/device.h"
+
+namespace nibble::kernels::cuda {
+
+// What is known of a kernel on a device. By value.
+struct KernelTraits {
+  // Its code waits for the kernels ahead of it, so that it may be launched
+  // before they have ended (programmatic dependent launch).
+  bool may_overlap = false;
+};
+
+// Lets `function`, a __global__ function, have as much dynamic shared memory
+// as a CTA can have on `device`, which must be current; asks only once for
+// each pair. Fatal where this build holds no code for the device.
+// Thread-safe.
+KernelTraits PrepareKernel(const void* function, const DeviceInfo& device);
+
+}  // namespace nibble::kernels::cuda

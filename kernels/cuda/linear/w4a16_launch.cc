@@ -1,0 +1,100 @@
+// The launchers of the W4A16 kernels.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/linear/inst/small_kernels.h"
+#include "kernels/cuda/linear/kernel_setup.h"
+#include "kernels/cuda/linear/w4a16.h"
+#include "kernels/cuda/linear/w4a16_small.h"
+#include "kernels/cuda/runtime.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+// cudaLaunchConfig_t::gridDim.y
+constexpr int64_t kMaxGridY = 65'535;
+
+bool IsAligned16(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+void CheckArgs(const W4Args& args) {
+  const W4Weights& w = args.w;
+  NIBBLE_CHECK_GE(w.n, 1);
+  NIBBLE_CHECK_GE(w.k, 1);
+  NIBBLE_CHECK(w.blocks != nullptr && IsAligned16(w.blocks));
+  NIBBLE_CHECK(args.x != nullptr && IsAligned16(args.x));
+  NIBBLE_CHECK(args.y != nullptr);
+  NIBBLE_CHECK_GE(args.ldx, w.k);
+  NIBBLE_CHECK_EQ(args.ldx % 8, 0);
+  NIBBLE_CHECK_GE(args.ldy, args.n_out);
+  NIBBLE_CHECK(args.x_dtype == DType::kBF16 || args.x_dtype == DType::kF16);
+  NIBBLE_CHECK(args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16 ||
+               args.y_dtype == DType::kF32);
+  if (args.epilogue == W4Epilogue::kSiluMul) {
+    NIBBLE_CHECK_EQ(w.n, 2 * Tiles(args.n_out) * kTileRows);
+    NIBBLE_CHECK(args.bias == nullptr);
+  } else {
+    NIBBLE_CHECK_EQ(args.n_out, w.n);
+  }
+}
+
+}  // namespace
+
+void LaunchSmall(const W4Args& args, const SmallConfig& config,
+                 const DeviceInfo& device, CUstream_st* stream,
+                 const W4LaunchOptions& options) {
+  const W4Weights& w = args.w;
+  const void* kernel = SmallKernel(w.layout, args.x_dtype, config.variant);
+  NIBBLE_CHECK(kernel != nullptr);
+  const auto plan = PlanSmall(w, args.m, args.epilogue, config, device);
+  NIBBLE_CHECK(plan.has_value());
+  const KernelTraits traits = PrepareKernel(kernel, device);
+  const bool overlap = options.overlap && traits.may_overlap;
+
+  cudaLaunchAttribute overlapping{};
+  overlapping.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlapping.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.blockDim = dim3(32 * plan->slices, plan->lanes);
+  launch.dynamicSmemBytes = static_cast<size_t>(plan->shared_bytes);
+  launch.stream = stream;
+  launch.attrs = &overlapping;
+  launch.numAttrs = overlap ? 1 : 0;
+
+  SmallParams params = plan->params;
+  params.blocks = static_cast<const char*>(w.blocks);
+  params.ldx_bytes = args.ldx * 2;
+  params.tensor_scale = w.tensor_scale;
+  params.early_stages =
+      overlap ? EarlyStages(*plan, w.layout, args.m, config) : 0;
+  const int64_t pass_rows = config.variant.nt * 8;
+  // One launch but for millions of rows.
+  for (int64_t row = 0; row < args.m; row += pass_rows * kMaxGridY) {
+    const int64_t rows = std::min(args.m - row, pass_rows * kMaxGridY);
+    params.x = static_cast<const char*>(args.x) + row * params.ldx_bytes;
+    params.out = OutputOf(args);
+    params.out.y = static_cast<char*>(args.y) +
+                   row * args.ldy * ElementBytes(args.y_dtype);
+    params.m = static_cast<int>(rows);
+    launch.gridDim = dim3(static_cast<unsigned>(plan->ctas),
+                          static_cast<unsigned>(CeilDiv(rows, pass_rows)));
+    void* kernel_args[] = {&params};
+    NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
+  }
+}
+
+void LaunchW4(const W4Args& args, const LaunchSpec& spec,
+              const DeviceInfo& device, CUstream_st* stream,
+              const W4LaunchOptions& options) {
+  NIBBLE_CHECK_GE(args.m, 0);
+  if (args.m == 0) return;
+  CheckArgs(args);
+  const auto config = ParseSmallSpec(spec);
+  NIBBLE_CHECK(config.has_value());
+  LaunchSmall(args, *config, device, stream, options);
+}
+
+}  // namespace nibble::kernels::cuda
