@@ -54,7 +54,8 @@ target_include_directories(nibble_options INTERFACE ${PROJECT_SOURCE_DIR})
 # -Wno-restrict: GCC 12 reports std::string = "literal" at -O3 by mistake.
 # --expt-relaxed-constexpr: device code calls constexpr host functions.
 target_compile_options(nibble_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra,-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--compress-mode=size>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror>
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)
 if(NIBBLE_SANITIZE)
