@@ -1,6 +1,5 @@
 #include "kernels/cuda/linear/kernel_setup.h"
 
-#include <cstdint>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -14,23 +13,25 @@ namespace {
 // griddepcontrol: that of the PTX it was made from, not that of the device.
 constexpr int kOverlapPtxVersion = 90;
 
-KernelTraits Prepare(const void* function, const DeviceInfo& device) {
+KernelTraits Prepare(const void* function, int device) {
   cudaFuncAttributes attributes;
   NIBBLE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, function));
-  const auto fixed_bytes = static_cast<int64_t>(attributes.sharedSizeBytes);
+  int shared_bytes = 0;
+  NIBBLE_CUDA_CHECK(cudaDeviceGetAttribute(
+      &shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   NIBBLE_CUDA_CHECK(cudaFuncSetAttribute(
       function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      static_cast<int>(device.shared_memory_bytes - fixed_bytes)));
+      shared_bytes - static_cast<int>(attributes.sharedSizeBytes)));
   return {.may_overlap = attributes.ptxVersion >= kOverlapPtxVersion};
 }
 
 }  // namespace
 
-KernelTraits PrepareKernel(const void* function, const DeviceInfo& device) {
+KernelTraits PrepareKernel(const void* function, int device) {
   using Key = std::pair<const void*, int>;  // kernel, device
   static std::mutex mutex;
   static auto* const prepared = new std::map<Key, KernelTraits>();
-  const Key key{function, device.index};
+  const Key key{function, device};
   const std::lock_guard lock(mutex);
   const auto found = prepared->find(key);
   if (found != prepared->end()) return found->second;

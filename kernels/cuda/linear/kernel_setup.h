@@ -1,8 +1,6 @@
 // What must be done once for a kernel on a device before it is launched.
 #pragma once
 
-#include "kernels/cuda/device.h"
-
 namespace nibble::kernels::cuda {
 
 // What is known of a kernel on a device. By value.
@@ -13,9 +11,9 @@ struct KernelTraits {
 };
 
 // Lets `function`, a __global__ function, have as much dynamic shared memory
-// as a CTA can have on `device`, which must be current; asks only once for
-// each pair. Fatal where this build holds no code for the device.
+// as a CTA can have on the device of this index, which must be current; asks
+// only once for each pair. Fatal where this build holds no code for the device.
 // Thread-safe.
-KernelTraits PrepareKernel(const void* function, const DeviceInfo& device);
+KernelTraits PrepareKernel(const void* function, int device);
 
 }  // namespace nibble::kernels::cuda

@@ -51,7 +51,7 @@ void LaunchSmall(const W4Args& args, const SmallConfig& config,
   NIBBLE_CHECK(kernel != nullptr);
   const auto plan = PlanSmall(w, args.m, args.epilogue, config, device);
   NIBBLE_CHECK(plan.has_value());
-  const KernelTraits traits = PrepareKernel(kernel, device);
+  const KernelTraits traits = PrepareKernel(kernel, device.index);
   const bool overlap = options.overlap && traits.may_overlap;
 
   cudaLaunchAttribute overlapping{};

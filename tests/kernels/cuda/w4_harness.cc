@@ -112,8 +112,9 @@ Result Runner::Run(const Job& job, const LaunchSpec& spec) {
                     .bias = job.bias,
                     .epilogue = job.epilogue,
                     .scratch = Scratch(job.m, job.w.k)};
-  kernels::cuda::LaunchW4(args, spec, device_, stream_.get(),
-                          {.overlap = job.overlap});
+  kernels::cuda::LaunchW4(args, spec,
+                          job.device != nullptr ? *job.device : device_,
+                          stream_.get(), {.overlap = job.overlap});
   NIBBLE_CUDA_CHECK(cudaMemcpyAsync(host_.data(), y_.data(), bytes,
                                     cudaMemcpyDeviceToHost, stream_.get()));
   stream_.Synchronize();

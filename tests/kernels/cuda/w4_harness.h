@@ -56,6 +56,8 @@ struct Job {
   const std::byte* before = nullptr;
   bool aligned = true;  // y and its rows stand at multiples of 16 bytes
   bool overlap = false;
+  // Launch as if for this one, smaller than the real one; null: the real one.
+  const kernels::cuda::DeviceInfo* device = nullptr;
 
   static Job Of(const DeviceWeight& w, const Inputs& x, int64_t m);
 };
