@@ -31,10 +31,9 @@ __device__ __forceinline__ void Finish(const Output& out, int64_t at,
   }
 }
 
-// silu(gate) * up, of kSiluMul; the fast exponential and quotient are good to
-// some 2^-21.
+// silu(gate) * up, of kSiluMul.
 __device__ __forceinline__ float SiluMul(float gate, float up) {
-  return __fmul_rn(__fdividef(gate, __fadd_rn(1.0f, __expf(-gate))), up);
+  return __fmul_rn(__fdividef(gate, __fadd_rn(1.0f, expf(-gate))), up);
 }
 
 }  // namespace nibble::kernels::cuda

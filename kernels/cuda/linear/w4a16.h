@@ -45,7 +45,10 @@ struct W4Args {
   W4Weights w;
   const void* x = nullptr;  // [m, k], rows ldx elements apart, 16-byte aligned
   int64_t ldx = 0;          // elements, a multiple of 8, >= k
-  DType x_dtype = DType::kBF16;  // kBF16 or kF16
+  // kBF16 or kF16. BF16 is multiplied by 2^64 on the way: from |x| = 2^63 on,
+  // or where the x of a group of weights add up to that, results are infinite
+  // or NaN.
+  DType x_dtype = DType::kBF16;
   void* y = nullptr;             // [m, n] ([m, n_out] for kSiluMul)
   int64_t ldy = 0;               // elements
   DType y_dtype = DType::kBF16;  // kBF16, kF16 or kF32
