@@ -31,6 +31,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 
 set(NIBBLE_HAVE_CUDA OFF)
+set(NIBBLE_HAVE_HOPPER OFF)  # compiled for compute capability 9.0a
 if(NIBBLE_CUDA)
   include(CheckLanguage)
   # Chosen before the language is enabled, or CMake probes a default arch.
@@ -44,6 +45,9 @@ if(NIBBLE_CUDA)
     # CMake 3.25 does not know that nvcc has C++20.
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(NIBBLE_HAVE_CUDA ON)
+    if("${NIBBLE_CUDA_ARCHS}" MATCHES "(^|;)90a")
+      set(NIBBLE_HAVE_HOPPER ON)
+    endif()
   else()
     message(STATUS "nvcc not found: building without the CUDA backend")
   endif()

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "kernels/cuda/linear/inst/small_kernels.h"
 #include "kernels/cuda/linear/kernel_setup.h"
 #include "kernels/cuda/linear/w4a16.h"
+#include "kernels/cuda/linear/w4a16_mid.h"
 #include "kernels/cuda/linear/w4a16_small.h"
 #include "kernels/cuda/runtime.h"
 
@@ -41,6 +43,16 @@ void CheckArgs(const W4Args& args) {
   }
 }
 
+// A spec that W4Feasible would have refused.
+[[noreturn]] void RefuseSpec(const W4Args& args, const LaunchSpec& spec,
+                             const DeviceInfo& device) {
+  ::nibble::internal::CheckFailed(
+      __FILE__, __LINE__,
+      absl::StrCat(spec.ToString(), " cannot run m = ", args.m,
+                   ", n = ", args.w.n, ", k = ", args.w.k, ", epilogue ",
+                   static_cast<int>(args.epilogue), " on ", device.ToString()));
+}
+
 }  // namespace
 
 void LaunchSmall(const W4Args& args, const SmallConfig& config,
@@ -50,7 +62,7 @@ void LaunchSmall(const W4Args& args, const SmallConfig& config,
   const void* kernel = SmallKernel(w.layout, args.x_dtype, config.variant);
   NIBBLE_CHECK(kernel != nullptr);
   const auto plan = PlanSmall(w, args.m, args.epilogue, config, device);
-  NIBBLE_CHECK(plan.has_value());
+  if (!plan.has_value()) RefuseSpec(args, SmallSpec(config, w.k), device);
   const KernelTraits traits = PrepareKernel(kernel, device.index);
   const bool overlap = options.overlap && traits.may_overlap;
 
@@ -92,9 +104,13 @@ void LaunchW4(const W4Args& args, const LaunchSpec& spec,
   NIBBLE_CHECK_GE(args.m, 0);
   if (args.m == 0) return;
   CheckArgs(args);
-  const auto config = ParseSmallSpec(spec);
-  NIBBLE_CHECK(config.has_value());
-  LaunchSmall(args, *config, device, stream, options);
+  if (const auto config = ParseSmallSpec(spec)) {
+    return LaunchSmall(args, *config, device, stream, options);
+  }
+  if (const auto config = ParseMidSpec(spec)) {
+    return LaunchMid(args, *config, device, stream, options);
+  }
+  RefuseSpec(args, spec, device);
 }
 
 }  // namespace nibble::kernels::cuda

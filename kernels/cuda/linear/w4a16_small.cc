@@ -21,10 +21,6 @@ constexpr int64_t kMaxN = (int64_t{1} << 31) - 2 * kTileRows;
 constexpr std::array<std::string_view, 4> kSourceNames = {"registers", "shared",
                                                           "global", "nowhere"};
 
-bool KeepsX(XSource source) {
-  return source == XSource::kRegisters || source == XSource::kShared;
-}
-
 // Where things lie in shared memory, up to the partial sums. By value.
 struct SharedLayout {
   int64_t zero_at, sums_at, ring_at, partial_at;

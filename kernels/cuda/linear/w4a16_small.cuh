@@ -175,11 +175,6 @@ __device__ __forceinline__ void Reduce(const SmallParams& p,
   Finish(p.out, item.at, item.column, v);
 }
 
-// Whether x is brought to shared memory.
-template <XSource kSource>
-inline constexpr bool kStagesX =
-    kSource == XSource::kRegisters || kSource == XSource::kShared;
-
 // The B operands of a slice. Elements [32 pair, 32 pair + 32) of block b of
 // the slice, rows 8 nt .. 8 nt + 7 of the pass: those of two steps.
 template <XType X, int NT, XSource kSource>
@@ -188,7 +183,7 @@ class XOperand {
   __device__ __forceinline__ XOperand(const SmallParams& p, const char* staged,
                                       int row0, int rows, int block0)
       : p_(p), row_(row0 + threadIdx.x % 32 / 4), block0_(block0) {
-    if constexpr (kStagesX<kSource>) {
+    if constexpr (KeepsX(kSource)) {
 #pragma unroll
       for (int nt = 0; nt < NT; ++nt) {
         const int row = nt * 8 + threadIdx.x % 8;
@@ -375,9 +370,9 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   // is asked for, since a warp stalls on a load while the SM has as many in
   // flight as it can.
   StageX<X> stage_x(p, shared, row0, rows, block0 + own_block0, own_blocks);
-  if constexpr (kStagesX<kSource>) stage_x.Load();
+  if constexpr (KeepsX(kSource)) stage_x.Load();
   if (loaded == 0) load(loaded++);
-  if constexpr (kStagesX<kSource>) {
+  if constexpr (KeepsX(kSource)) {
     // Every slice writes the zeros that it may read.
     *reinterpret_cast<uint4*>(shared + p.zero_at + lane * 16) =
         make_uint4(0, 0, 0, 0);

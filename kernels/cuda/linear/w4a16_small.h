@@ -24,6 +24,11 @@ enum class XSource : uint8_t {
                // no part of x is kept, whatever k is
 };
 
+// Whether rows of x are brought to shared memory.
+constexpr bool KeepsX(XSource source) {
+  return source == XSource::kRegisters || source == XSource::kShared;
+}
+
 // The kernel's parameters. By value.
 struct SmallParams {
   const char* blocks;  // packed weights
