@@ -1,5 +1,6 @@
 #include "model/kv_cache.h"
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,46 +47,41 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(
   const kernels::DType dtype = backend.kv_dtype();
   const std::optional<int64_t> layer_bytes =
       CheckedMul<int64_t>(pages, LayerPageBytes(config, dtype, page_size));
-  if (!layer_bytes ||
-      !CheckedMul<int64_t>(*layer_bytes, 2 * int64_t{config.layers})) {
+  const std::optional<int64_t> bytes =
+      CheckedMul<int64_t>(layer_bytes.value_or(-1), 2 * int64_t{config.layers});
+  if (!layer_bytes || !bytes) {
     return TooLarge(pages, page_size, "its size overflows 64 bits");
   }
   std::unique_ptr<KvCache> cache(new KvCache());
+  cache->side_bytes_ = *layer_bytes;
   cache->dtype_ = dtype;
+  cache->layers_ = config.layers;
   cache->pages_ = pages;
   cache->page_size_ = page_size;
   cache->kv_heads_ = config.kv_heads;
   cache->head_dim_ = config.head_dim;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
-    for (auto* side : {&cache->k_, &cache->v_}) {
-      auto buffer = backend.Allocate(*layer_bytes);
-      if (absl::IsResourceExhausted(buffer.status())) {
-        return TooLarge(pages, page_size,
-                        std::string_view(buffer.status().message().data(),
-                                         buffer.status().message().size()));
-      }
-      NIBBLE_RETURN_IF_ERROR(buffer.status());
-      side->push_back(*std::move(buffer));
-    }
+  auto buffer = backend.Allocate(*bytes);
+  if (absl::IsResourceExhausted(buffer.status())) {
+    return TooLarge(pages, page_size,
+                    std::string_view(buffer.status().message().data(),
+                                     buffer.status().message().size()));
   }
+  NIBBLE_RETURN_IF_ERROR(buffer.status());
+  cache->buffer_ = *std::move(buffer);
   return cache;
 }
 
 kernels::KvLayerView KvCache::Layer(int32_t layer) const {
-  NIBBLE_DCHECK(layer >= 0 && static_cast<size_t>(layer) < k_.size());
-  return {.k = k_[layer]->data(),
-          .v = v_[layer]->data(),
+  NIBBLE_DCHECK(layer >= 0 && layer < layers_);
+  auto* k = static_cast<std::byte*>(buffer_->data()) + 2 * layer * side_bytes_;
+  return {.k = k,
+          .v = k + side_bytes_,
           .dtype = dtype_,
           .page_size = page_size_,
           .kv_heads = kv_heads_,
           .head_dim = head_dim_};
 }
 
-int64_t KvCache::bytes() const {
-  int64_t total = 0;
-  for (const auto& buffer : k_) total += buffer->size_bytes();
-  for (const auto& buffer : v_) total += buffer->size_bytes();
-  return total;
-}
+int64_t KvCache::bytes() const { return buffer_->size_bytes(); }
 
 }  // namespace nibble::model

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -32,8 +31,11 @@ class KvCache final {
  private:
   KvCache() = default;
 
-  std::vector<std::unique_ptr<kernels::Buffer>> k_;  // [layers]
-  std::vector<std::unique_ptr<kernels::Buffer>> v_;  // [layers]
+  // [layers][2: keys, values][pages], in one piece: few small buffers would
+  // each fall short of a huge page.
+  std::unique_ptr<kernels::Buffer> buffer_;
+  int64_t side_bytes_ = 0;  // of the keys, or the values, of a layer
+  int32_t layers_ = 0;
   kernels::DType dtype_ = kernels::DType::kF16;
   int32_t pages_ = 0;
   int32_t page_size_ = 0;

@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "base/checked_math.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/exp-inl.h"
@@ -38,6 +40,22 @@ constexpr int kDimsAtOnce = 4;
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+// What queries know of a block of keys, or of all blocks merged so far.
+struct KeySums {
+  float* sums;    // [queries][dims], the weighted values
+  float* totals;  // [queries][kLanes], the weights, by lane
+  float* best;    // [queries], the greatest score
+};
+
+// Within AttentionSums(head_dim, queries) floats.
+KeySums DivideSums(float* memory, int64_t dims, int64_t queries) {
+  KeySums keys;
+  keys.sums = memory;
+  keys.totals = keys.sums + queries * dims;
+  keys.best = keys.totals + queries * kLanes;
+  return keys;
+}
+
 // The scratch memory of one job, FP32.
 struct Scratch {
   int64_t dims;   // head_dim rounded up to whole vectors; the rest is zeros
@@ -45,9 +63,7 @@ struct Scratch {
   float* values;  // [kKeyBlock][dims]
   float* q;       // [queries][4 dims], see ArrangeQuery
   float* scores;  // [queries][kKeyBlock]
-  float* sums;    // [queries][dims], the weighted values so far
-  float* totals;  // [queries][kLanes], the weights so far, by lane
-  float* best;    // [queries], the greatest score so far
+  KeySums now;    // of the keys at work
 };
 
 Scratch Divide(float* scratch, int64_t head_dim, int64_t queries) {
@@ -57,9 +73,7 @@ Scratch Divide(float* scratch, int64_t head_dim, int64_t queries) {
   s.values = s.keys + kKeyBlock * s.dims;
   s.q = s.values + kKeyBlock * s.dims;
   s.scores = s.q + queries * kGroupKeys * s.dims;
-  s.sums = s.scores + queries * kKeyBlock;
-  s.totals = s.sums + queries * s.dims;
-  s.best = s.totals + queries * kLanes;
+  s.now = DivideSums(s.scores + queries * kKeyBlock, s.dims, queries);
   return s;
 }
 
@@ -204,9 +218,9 @@ void ScoreBlock(const Scratch& s, int64_t first, int64_t queries,
   }
 }
 
-// Turns the first `keys` scores of a query into weights relative to its new
-// greatest score, and what it summed before with them.
-void UpdateSoftmax(const Scratch& s, int64_t query, int64_t keys) {
+// Turns the first `keys` scores of a query into weights relative to the
+// greatest of them.
+void Softmax(const Scratch& s, int64_t query, int64_t keys) {
   const D d;
   float* HWY_RESTRICT scores = s.scores + query * kKeyBlock;
   for (int64_t i = keys; i < RoundUp<int64_t>(keys, kLanes); ++i) {
@@ -216,27 +230,44 @@ void UpdateSoftmax(const Scratch& s, int64_t query, int64_t keys) {
   for (int64_t i = 0; i < keys; i += kLanes) {
     most = hn::Max(most, hn::LoadU(d, scores + i));
   }
-  const float before = s.best[query];
-  const float best = std::max(before, hn::GetLane(hn::MaxOfLanes(d, most)));
-  float* HWY_RESTRICT totals = s.totals + query * kLanes;
-  V total = hn::LoadU(d, totals);
-  // Where the greatest score stays, the factor is exactly 1.
-  if (best != before) {
-    s.best[query] = best;
-    const V factor = Exp(d, hn::Set(d, before - best));
-    total = hn::Mul(total, factor);
-    float* HWY_RESTRICT sums = s.sums + query * s.dims;
-    for (int64_t i = 0; i < s.dims; i += kLanes) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, sums + i), factor), d, sums + i);
-    }
-  }
-  const V shift = hn::Set(d, best);
+  const V best = hn::MaxOfLanes(d, most);
+  V total = hn::Zero(d);
   for (int64_t i = 0; i < keys; i += kLanes) {
-    const V weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), shift));
+    const V weight = Exp(d, hn::Sub(hn::LoadU(d, scores + i), best));
     total = hn::Add(total, weight);
     hn::StoreU(weight, d, scores + i);
   }
-  hn::StoreU(total, d, totals);
+  hn::StoreU(total, d, s.now.totals + query * kLanes);
+  s.now.best[query] = hn::GetLane(best);
+}
+
+// Adds what query `query` knows of a later block to `whole`, what it knows of
+// all before.
+void MergeKeys(const KeySums& whole, const KeySums& block, int64_t dims,
+               int64_t query) {
+  const D d;
+  const float best = std::max(whole.best[query], block.best[query]);
+  const V before = Exp(d, hn::Set(d, whole.best[query] - best));
+  const V after = Exp(d, hn::Set(d, block.best[query] - best));
+  whole.best[query] = best;
+  const auto add = [&](float* HWY_RESTRICT to, const float* HWY_RESTRICT from) {
+    const V scaled = hn::Mul(hn::LoadU(d, to), before);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, from), after, scaled), d, to);
+  };
+  add(whole.totals + query * kLanes, block.totals + query * kLanes);
+  for (int64_t i = query * dims; i < (query + 1) * dims; i += kLanes) {
+    add(whole.sums + i, block.sums + i);
+  }
+}
+
+// out [head_dim] = the weighted mean of the values.
+void FinishQuery(const KeySums& whole, int64_t dims, int64_t query,
+                 int64_t head_dim, float* out) {
+  const D d;
+  const V totals = hn::LoadU(d, whole.totals + query * kLanes);
+  const float inverse = 1.0f / hn::GetLane(hn::SumOfLanes(d, totals));
+  const float* sums = whole.sums + query * dims;
+  for (int64_t i = 0; i < head_dim; ++i) out[i] = sums[i] * inverse;
 }
 
 // sums += weight * value over keys [begin, end), for kQueries queries and
@@ -247,7 +278,7 @@ HWY_INLINE void AddValues(const Scratch& s, const float* HWY_RESTRICT values,
                           int64_t end) {
   const D d;
   const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
-  float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
+  float* HWY_RESTRICT sums = s.now.sums + query * s.dims + dim;
   V acc[kQueries][kDims];
   HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
@@ -293,12 +324,51 @@ void AddValuesAllDims(const Scratch& s, int64_t query, int64_t begin,
 }
 
 // Keys and values of a block where they lie: element offsets[key] of the pages
-// is dimension 0 of key `key`. Borrowed.
+// is dimension 0 of key `key` for one KV head. Borrowed.
 struct PagedBlock {
   const hwy::float16_t* keys;
   const hwy::float16_t* values;
-  const int64_t* offsets;  // [keys, rounded up to kDirectKeys]
+  const int64_t* offsets;  // [kKeyBlock]; those after the last key repeat it
   int64_t head_dim;
+};
+
+// Asks for the rows (all wanted heads of a key or a value) that come next, a
+// few lines at a time, while others are at work. In order of address: only
+// then do the prefetchers of the second cache level run ahead, whose misses
+// are not bounded by the first level's.
+class Ahead final {
+ public:
+  Ahead(const hwy::float16_t* pages, const int64_t* offsets, int64_t rows,
+        int64_t row_elements)
+      : pages_(pages),
+        offsets_(offsets),
+        rows_(rows),
+        row_elements_(row_elements) {}
+
+  HWY_INLINE void Fetch(int64_t lines) {
+    for (; lines > 0 && row_ < rows_; --lines) {
+      hwy::Prefetch(pages_ + offsets_[row_] + at_);
+      at_ += kLineElements;
+      if (at_ >= row_elements_) {
+        at_ = 0;
+        ++row_;
+      }
+    }
+  }
+  void FetchAll() { Fetch(rows_ * LinesOf(row_elements_)); }
+  static int64_t LinesOf(int64_t elements) {
+    return DivideUp(elements, kLineElements);
+  }
+
+ private:
+  static constexpr int64_t kLineElements = 32;  // 64 bytes
+
+  const hwy::float16_t* pages_;
+  const int64_t* offsets_;
+  int64_t rows_;
+  int64_t row_elements_;
+  int64_t row_ = 0;
+  int64_t at_ = 0;  // element of the row
 };
 
 // Rows that stand alone use each key for few queries: they convert keys and
@@ -310,10 +380,11 @@ constexpr int kDirectKeys = kDirectGroups * kGroupKeys;
 // As ScoreBlock, for kQueries queries: the same sums in the same order.
 template <int kQueries>
 HWY_NOINLINE void ScoreDirect(const Scratch& s, const PagedBlock& block,
-                              int64_t query, int64_t keys) {
+                              int64_t query, int64_t keys, Ahead& ahead) {
   const D d;
   const int64_t stride = kGroupKeys * s.dims;
   for (int64_t key = 0; key < keys; key += kDirectKeys) {
+    ahead.Fetch(kDirectKeys * Ahead::LinesOf(block.head_dim));
     V acc[kQueries][kDirectGroups];
     HWY_UNROLL(8)
     for (int a = 0; a < kQueries; ++a) {
@@ -352,10 +423,11 @@ HWY_NOINLINE void ScoreDirect(const Scratch& s, const PagedBlock& block,
 // As AddValues, from the pages.
 template <int kQueries, int kDims>
 HWY_NOINLINE void AddDirect(const Scratch& s, const PagedBlock& block,
-                            int64_t query, int64_t dim, int64_t keys) {
+                            int64_t query, int64_t dim, int64_t keys,
+                            Ahead& ahead) {
   const D d;
   const float* HWY_RESTRICT weights = s.scores + query * kKeyBlock;
-  float* HWY_RESTRICT sums = s.sums + query * s.dims + dim;
+  float* HWY_RESTRICT sums = s.now.sums + query * s.dims + dim;
   V acc[kQueries][kDims];
   HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
@@ -366,6 +438,7 @@ HWY_NOINLINE void AddDirect(const Scratch& s, const PagedBlock& block,
   }
   for (int64_t key = 0; key < keys; ++key) {
     const hwy::float16_t* value = block.values + block.offsets[key] + dim;
+    ahead.Fetch(Ahead::LinesOf(kDims * kLanes));
     HWY_UNROLL(8)
     for (int i = 0; i < kDims; ++i) {
       const V v =
@@ -386,20 +459,30 @@ HWY_NOINLINE void AddDirect(const Scratch& s, const PagedBlock& block,
   }
 }
 
-// A block of `keys` keys for kQueries queries of one row.
+// As AddValuesAllDims, from the pages.
 template <int kQueries>
-void DirectBlock(const Scratch& s, const PagedBlock& block, int64_t query,
-                 int64_t keys) {
-  ScoreDirect<kQueries>(s, block, query, keys);
-  HWY_UNROLL(8)
-  for (int a = 0; a < kQueries; ++a) UpdateSoftmax(s, query + a, keys);
+void AddDirectAllDims(const Scratch& s, const PagedBlock& block, int64_t query,
+                      int64_t keys, Ahead& ahead) {
   int64_t dim = 0;
   for (; dim + kDimsAtOnce * kLanes <= s.dims; dim += kDimsAtOnce * kLanes) {
-    AddDirect<kQueries, kDimsAtOnce>(s, block, query, dim, keys);
+    AddDirect<kQueries, kDimsAtOnce>(s, block, query, dim, keys, ahead);
   }
   for (; dim < s.dims; dim += kLanes) {
-    AddDirect<kQueries, 1>(s, block, query, dim, keys);
+    AddDirect<kQueries, 1>(s, block, query, dim, keys, ahead);
   }
+}
+
+// Calls visit(first, constant) for queries [0, count) in groups of up to
+// kDirectQueries; `constant` says how many.
+template <class Visit>
+HWY_INLINE void ForDirectQueries(int64_t count, const Visit& visit) {
+  int64_t first = 0;
+  for (; first + kDirectQueries <= count; first += kDirectQueries) {
+    visit(first, std::integral_constant<int, kDirectQueries>());
+  }
+  if (count - first == 3) visit(first, std::integral_constant<int, 3>());
+  if (count - first == 2) visit(first, std::integral_constant<int, 2>());
+  if (count - first == 1) visit(first, std::integral_constant<int, 1>());
 }
 
 }  // namespace

@@ -101,13 +101,13 @@ absl::Status CpuLinear::PackParts(const LinearOptions& options) {
     // A little more than the file, which is in the address space already.
     bytes += RoundUp(part.panels * part.panel_bytes, kCacheLine);
   }
-  absl::StatusOr<HostMemory> weights = HostMemory::Allocate(bytes);
+  absl::StatusOr<ArenaSpan> weights = context_.arena->Allocate(bytes);
   if (!weights.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "linear layer '", options.name, "': ", weights.status().message()));
   }
   weights_ = *std::move(weights);
-  std::byte* at = weights_.data();
+  std::byte* at = weights_.data;
   for (Part& part : parts_) {
     part.packed = at;
     context_.pool->ParallelFor(part.panels, [&](int64_t panel, int) {
@@ -135,7 +135,7 @@ void CpuLinear::MakePlan() {
 
 ActivationUse CpuLinear::use() const {
   ActivationUse use;
-  if (weights_.size_bytes() == 0) return use;
+  if (weights_.size_bytes == 0) return use;
   for (const Part& part : parts_) {
     const bool codes = PackedFormatOf(part.weight.format).has_value();
     use.codes = use.codes || codes;
@@ -152,7 +152,7 @@ CpuLinear::Split CpuLinear::SplitWork(int64_t rows) const {
   const int64_t quads =
       DivideUp<int64_t>(std::min(rows, split.rows_per_task), kQuad);
   const int64_t panel_work =
-      std::max<int64_t>(weights_.size_bytes() / panels_ * quads, 1);
+      std::max<int64_t>(weights_.size_bytes / panels_ * quads, 1);
   const int64_t wanted_tasks =
       std::max<int64_t>(context_.pool->threads() * kTasksPerThread, 1);
   split.panels_per_task =
@@ -167,7 +167,7 @@ void CpuLinear::Run(const LinearCall& call) const {
   const int64_t rows = call.y.rows;
   if (rows == 0) return;
   const ScopedTimer timer(context_.linear_seconds);
-  NIBBLE_CHECK(weights_.data() != nullptr);
+  NIBBLE_CHECK(weights_.data != nullptr);
   NIBBLE_CHECK(call.x != nullptr);
   NIBBLE_CHECK_EQ(call.x->k(), k_);
   NIBBLE_CHECK_EQ(call.y.cols, n_);

@@ -11,7 +11,7 @@
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/host_memory.h"
+#include "kernels/cpu/weight_arena.h"
 #include "kernels/linear.h"
 
 namespace nibble::kernels::cpu {
@@ -23,6 +23,7 @@ class CpuLinear final : public LinearOp {
  public:
   struct Context {
     ThreadPool* pool = nullptr;
+    WeightArena* arena = nullptr;  // used by Create only
     CpuTarget target = CpuTarget::kPortable;
     double* linear_seconds = nullptr;  // Run adds its time
   };
@@ -35,7 +36,7 @@ class CpuLinear final : public LinearOp {
 
   int64_t n() const override { return n_; }
   int64_t k() const override { return k_; }
-  int64_t packed_bytes() const override { return weights_.size_bytes(); }
+  int64_t packed_bytes() const override { return weights_.size_bytes; }
   const LinearPlan& plan() const override { return plan_; }
   void Run(const LinearCall& call) const override;
   void GatherRows(std::span<const int32_t> ids, TensorView y) const override;
@@ -84,7 +85,7 @@ class CpuLinear final : public LinearOp {
   std::vector<Part> parts_;
   int64_t panels_ = 0;       // of all parts
   std::vector<float> bias_;  // [n], or empty
-  HostMemory weights_;
+  ArenaSpan weights_;
   LinearPlan plan_;
 };
 

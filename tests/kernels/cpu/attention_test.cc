@@ -206,6 +206,24 @@ TEST_P(AttentionTest, ThreadsDoNotChangeBits) {
   }
 }
 
+// A lone row's keys are shared out to the threads, in a batch they are not.
+TEST_P(AttentionTest, SharingOutKeysDoesNotChangeBits) {
+  const std::vector<int32_t> lengths = {600, 65, 300, 5, 1, 128, 129};
+  std::vector<Share> all;
+  for (int32_t i = 0; i < 7; ++i) all.push_back({i, lengths[i] - 1, 1});
+  const std::vector<float> batch = World(GetParam(), lengths, 1).Step(all);
+  for (const int threads : {1, 2, 4, 13}) {
+    World world(GetParam(), lengths, threads);
+    EXPECT_TRUE(SameBits(batch, world.Step(all))) << threads << " threads";
+    for (int32_t i = 0; i < 7; ++i) {
+      EXPECT_TRUE(SameBits(std::span<const float>(batch).subspan(
+                               i * world.Width(), world.Width()),
+                           world.Step({all[i]})))
+          << threads << " threads, length " << lengths[i];
+    }
+  }
+}
+
 TEST_P(AttentionTest, LaterPositionsStayUnseen) {
   World world(GetParam(), {90, 30}, 2);
   const std::vector<float> clean = world.Step({{0, 0, 90}, {1, 0, 30}});

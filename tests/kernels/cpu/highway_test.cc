@@ -169,9 +169,9 @@ TEST_P(HighwayTest, Attention) {
     for (int32_t head = 0; head < kKvHeads; ++head) {
       kernels::cpu::RunAttention(
           {.tile = {first, rows, first, pages},
-           .kv_head = head,
-           .first_head = 3 * head,
-           .heads = 3,
+           .first_kv_head = head,
+           .kv_heads = 1,
+           .group = 3,
            .scale = 0.2f,
            .head_dim = kDim,
            .kv = kv,
