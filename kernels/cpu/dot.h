@@ -52,6 +52,12 @@ constexpr int VariantFor(int lane, int rows) {
   return kFirstQuadVariant + (lane + rows - 1) / kQuad;
 }
 
+// How far ahead of its loads a kernel of whole quads asks for weights: four
+// rows take longer with a block than the processor looks ahead. One or two do
+// not, and there the hardware's prefetchers do better alone.
+inline constexpr int kAheadBytes = 4096;
+inline constexpr int kLineBytes = 64;
+
 // `target` must be available, `format` an integer one.
 DotKernels DotKernelsFor(CpuTarget target, QuantFormat format);
 

@@ -250,6 +250,11 @@ void PanelDot(const DotCall& call) {
       }
       at += kFormat.SuperBytes();
     }
+    if constexpr (kRows >= kQuad) {
+      for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
+        _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T0);
+      }
+    }
     __m512i w[kSlabs];
     LoadCodes<kFormat.code_bits>(at, w);
     const BlockScales scales =
