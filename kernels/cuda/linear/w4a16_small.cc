@@ -81,7 +81,7 @@ bool InRange(const W4Weights& w, int64_t m, W4Epilogue epilogue,
   if (epilogue == W4Epilogue::kSiluMul && w.n % (2 * kTileRows) != 0) {
     return false;
   }
-  if (config.lanes < 1 || config.lanes * Slices(w.k) > kMaxWarps) return false;
+  if (config.lanes < 1 || config.lanes > kMaxWarps / Slices(w.k)) return false;
   return config.variant.source != XSource::kRegisters || SliceBlocks(w.k) == 1;
 }
 

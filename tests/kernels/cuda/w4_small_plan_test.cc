@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -232,6 +233,8 @@ TEST(PlanSmall, RefusesWhatTheKernelCannotDo) {
   EXPECT_TRUE(plan(Weights(4096, 1536), 8, {shared.variant, 2}));
   EXPECT_FALSE(plan(Weights(4096, 1536), 8, {shared.variant, 3}));
   EXPECT_FALSE(plan(Weights(4096, 1536), 8, {shared.variant, 0}));
+  EXPECT_FALSE(plan(Weights(4096, 1536), 8,
+                    {shared.variant, std::numeric_limits<int>::max()}));
   // Eight rows of x take 230 KB.
   EXPECT_FALSE(plan(Weights(4096, 14'336), 8, shared));
   EXPECT_TRUE(plan(Weights(4096, 14'336), 4, shared));
