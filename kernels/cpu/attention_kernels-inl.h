@@ -14,7 +14,6 @@
 #include <type_traits>
 
 #include "base/checked_math.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/exp-inl.h"
@@ -347,7 +346,8 @@ class Ahead final {
 
   HWY_INLINE void Fetch(int64_t lines) {
     for (; lines > 0 && row_ < rows_; --lines) {
-      hwy::Prefetch(pages_ + offsets_[row_] + at_);
+      constexpr int kRead = 0, kSecondLevel = 2;
+      __builtin_prefetch(pages_ + offsets_[row_] + at_, kRead, kSecondLevel);
       at_ += kLineElements;
       if (at_ >= row_elements_) {
         at_ = 0;

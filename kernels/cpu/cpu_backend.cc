@@ -27,9 +27,9 @@ namespace nibble::kernels {
 namespace cpu {
 namespace {
 
-// Elements of rows that one task takes: some 20 microseconds' work, so that a
-// decode step's few rows stay on the engine thread.
-constexpr int64_t kElementsPerTask = 1 << 14;
+// Elements of rows that one task takes: some 3 microseconds' work, so that a
+// lone row stays on the engine thread, and a batch's rows do not.
+constexpr int64_t kElementsPerTask = 1 << 12;
 
 // Walks of attention that a thread gets at least where several rows, of
 // different lengths perhaps, are to be shared out.

@@ -54,7 +54,8 @@ constexpr int VariantFor(int lane, int rows) {
 
 // How far ahead of its loads a kernel of whole quads asks for weights: four
 // rows take longer with a block than the processor looks ahead. One or two do
-// not, and there the hardware's prefetchers do better alone.
+// not, and there the hardware's prefetchers do better alone. Into the second
+// cache level: the first can wait for too few lines at once.
 inline constexpr int kAheadBytes = 4096;
 inline constexpr int kLineBytes = 64;
 

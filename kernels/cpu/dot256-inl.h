@@ -219,6 +219,11 @@ inline void HalvesDot(const DotCall& call, const QuadBlock* x, int lane,
       }
       at += kFormat.SuperBytes();
     }
+    if constexpr (kGroup == kQuad) {
+      for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
+        _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T1);
+      }
+    }
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
       half[h].codes = at + (first + h) * kHalfBytes;

@@ -252,7 +252,7 @@ void PanelDot(const DotCall& call) {
     }
     if constexpr (kRows >= kQuad) {
       for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
-        _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T0);
+        _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T1);
       }
     }
     __m512i w[kSlabs];
