@@ -16,6 +16,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_count.h"
 #include "kernels/cpu/cpu_linear.h"
+#include "kernels/cpu/linear_plan.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/cpu/sampling.h"
@@ -61,6 +62,7 @@ class CpuBackend final : public Backend {
         CpuLinear::Create(parts, options,
                           {.pool = pool_.get(),
                            .arena = &arena_,
+                           .plans = &plans_,
                            .target = target_,
                            .linear_seconds = &timings_.linear_seconds}));
     ActivationUse& use = use_[op->k()];
@@ -315,6 +317,7 @@ class CpuBackend final : public Backend {
   std::shared_ptr<ThreadPool> pool_;
   CpuTarget target_;
   WeightArena arena_;
+  LinearPlans plans_;
   // By k; a map because activations keep pointers to its elements.
   std::map<int64_t, ActivationUse> use_;
   StepLayout layout_;  // borrowed from BeginStep to the end of the step

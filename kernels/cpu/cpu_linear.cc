@@ -19,11 +19,6 @@ namespace {
 
 constexpr int64_t kCacheLine = 64;
 
-// Rows that meet a panel of weights before the next panel: their codes stay
-// in the second cache level (128 rows of 4,096 take 0.8 MB) and one pass over
-// the weights serves them all.
-constexpr int64_t kRowsPerTask = 128;
-
 // Tasks a thread gets on average: enough that one which loses its core for a
 // while is waited for briefly, few enough that their start costs nothing.
 constexpr int64_t kTasksPerThread = 6;
@@ -78,20 +73,25 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
     part.weight = weight;
     part.first_column = op->n_;
     part.first_panel = op->panels_;
-    part.panels = DivideUp<int64_t>(weight.n, kPanelRows);
-    part.panel_bytes = PanelBytes(weight.format, weight.k);
+    part.packed = {.format = weight.format,
+                   .k = weight.k,
+                   .panels = DivideUp<int64_t>(weight.n, kPanelRows),
+                   .panel_bytes = PanelBytes(weight.format, weight.k)};
     if (PackedFormatOf(weight.format)) {
-      part.kernels = DotKernelsFor(context.target, weight.format);
+      part.packed.kernels = DotKernelsFor(context.target, weight.format);
     }
     op->n_ += weight.n;
-    op->panels_ += part.panels;
+    op->panels_ += part.packed.panels;
     op->parts_.push_back(part);
   }
   if (options.bias != nullptr) {
     op->bias_.assign(options.bias, options.bias + op->n_);
   }
-  if (options.multiply) NIBBLE_RETURN_IF_ERROR(op->PackParts(options));
-  op->MakePlan();
+  if (options.multiply) {
+    NIBBLE_RETURN_IF_ERROR(op->PackParts(options));
+    // The first part is the largest, or as large as the others.
+    op->plan_ = context.plans->PlanFor(op->parts_[0].packed);
+  }
   return op;
 }
 
@@ -99,7 +99,7 @@ absl::Status CpuLinear::PackParts(const LinearOptions& options) {
   int64_t bytes = 0;
   for (const Part& part : parts_) {
     // A little more than the file, which is in the address space already.
-    bytes += RoundUp(part.panels * part.panel_bytes, kCacheLine);
+    bytes += RoundUp(part.packed.panels * part.packed.panel_bytes, kCacheLine);
   }
   absl::StatusOr<ArenaSpan> weights = context_.arena->Allocate(bytes);
   if (!weights.ok()) {
@@ -109,28 +109,14 @@ absl::Status CpuLinear::PackParts(const LinearOptions& options) {
   weights_ = *std::move(weights);
   std::byte* at = weights_.data;
   for (Part& part : parts_) {
-    part.packed = at;
-    context_.pool->ParallelFor(part.panels, [&](int64_t panel, int) {
-      PackPanel(part.weight, panel, at + panel * part.panel_bytes);
+    PackedMatrix& packed = part.packed;
+    packed.data = at;
+    context_.pool->ParallelFor(packed.panels, [&](int64_t panel, int) {
+      PackPanel(part.weight, panel, at + panel * packed.panel_bytes);
     });
-    at += RoundUp(part.panels * part.panel_bytes, kCacheLine);
+    at += RoundUp(packed.panels * packed.panel_bytes, kCacheLine);
   }
   return absl::OkStatus();
-}
-
-void CpuLinear::MakePlan() {
-  const std::string format(Name(parts_[0].weight.format));
-  const LaunchSpec narrow{.path = LinearPath::kNarrow,
-                          .kernel = absl::StrCat("gemv_", format),
-                          .tile_m = kMaxDotRows,
-                          .tile_n = kPanelRows};
-  const LaunchSpec wide{.path = LinearPath::kWide,
-                        .kernel = absl::StrCat("gemm_", format),
-                        .tile_m = static_cast<int>(kRowsPerTask),
-                        .tile_n = kPanelRows};
-  plan_ = LinearPlan(
-      {{.max_rows = kMaxDotRows, .spec = narrow},
-       {.max_rows = std::numeric_limits<int64_t>::max(), .spec = wide}});
 }
 
 ActivationUse CpuLinear::use() const {
@@ -146,8 +132,10 @@ ActivationUse CpuLinear::use() const {
 
 CpuLinear::Split CpuLinear::SplitWork(int64_t rows) const {
   Split split;
+  const LaunchSpec& spec = plan_.ForRows(rows);
   // tile_m of the plan: the rows that share one pass over a panel.
-  split.rows_per_task = plan_.ForRows(rows).tile_m;
+  split.rows_per_task = spec.tile_m;
+  split.tail = TailOf(spec);
   split.row_tasks = DivideUp(rows, split.rows_per_task);
   const int64_t quads =
       DivideUp<int64_t>(std::min(rows, split.rows_per_task), kQuad);
@@ -184,58 +172,59 @@ void CpuLinear::RunTask(const LinearCall& call, const Split& split,
   const int64_t first = task % split.panel_tasks * split.panels_per_task;
   const int64_t last = std::min(first + split.panels_per_task, panels_);
   const int64_t begin = task / split.panel_tasks * split.rows_per_task;
-  const int64_t end = std::min(begin + split.rows_per_task, call.y.rows);
+  const RowRange rows = {
+      begin, std::min(begin + split.rows_per_task, call.y.rows), split.tail};
   for (const Part& part : parts_) {
     const int64_t part_first = std::max(first, part.first_panel);
-    const int64_t part_last = std::min(last, part.first_panel + part.panels);
+    const int64_t part_last =
+        std::min(last, part.first_panel + part.packed.panels);
     for (int64_t panel = part_first; panel < part_last; ++panel) {
-      RunPanel(call, part, panel - part.first_panel, begin, end);
+      RunPanel(call, part, panel - part.first_panel, rows);
     }
   }
 }
 
 void CpuLinear::RunPanel(const LinearCall& call, const Part& part,
-                         int64_t panel, int64_t begin, int64_t end) const {
+                         int64_t panel, const RowRange& rows) const {
   if (PackedFormatOf(part.weight.format)) {
-    IntegerTiles(call, part, panel, begin, end);
+    IntegerTiles(call, part, panel, rows);
   } else {
-    FloatTiles(call, part, panel, begin, end);
+    FloatTiles(call, part, panel, rows);
   }
 }
 
 void CpuLinear::IntegerTiles(const LinearCall& call, const Part& part,
-                             int64_t panel, int64_t begin, int64_t end) const {
+                             int64_t panel, const RowRange& range) const {
   const auto& x = static_cast<const CpuActivations&>(*call.x);
-  DotCall dot{.panel = part.packed + panel * part.panel_bytes,
+  DotCall dot{.panel = part.packed.data + panel * part.packed.panel_bytes,
               .blocks = x.blocks(),
               .quad_stride = x.blocks()};
   alignas(kCacheLine) float sums[kMaxDotRows * kPanelRows];
   dot.out = sums;
-  for (int64_t row = begin; row < end;) {
+  for (int64_t row = range.begin; row < range.end;) {
     const int64_t x_row = call.row_begin + row;
     const int lane = static_cast<int>(x_row % kQuad);
-    const auto rows =
-        static_cast<int>(std::min<int64_t>(kMaxDotRows - lane, end - row));
+    const int rows = RowsAtOnce(lane, range.end - row, range.tail);
     const int variant = VariantFor(lane, rows);
     // Kernels of whole quads compute the rows before ours too.
     const int skipped = variant >= kFirstQuadVariant ? lane : 0;
     dot.x = x.Quad(x_row / kQuad);
     dot.lane = lane - skipped;
-    part.kernels.by_variant[variant](dot);
+    part.packed.kernels.by_variant[variant](dot);
     StoreTile(call, part, panel, row, rows, sums + skipped * kPanelRows);
     row += rows;
   }
 }
 
 void CpuLinear::FloatTiles(const LinearCall& call, const Part& part,
-                           int64_t panel, int64_t begin, int64_t end) const {
+                           int64_t panel, const RowRange& range) const {
   const auto& x = static_cast<const CpuActivations&>(*call.x);
   alignas(kCacheLine) float sums[kMaxFloatRows * kPanelRows];
-  for (int64_t row = begin; row < end; row += kMaxFloatRows) {
+  for (int64_t row = range.begin; row < range.end; row += kMaxFloatRows) {
     const auto rows =
-        static_cast<int>(std::min<int64_t>(kMaxFloatRows, end - row));
+        static_cast<int>(std::min<int64_t>(kMaxFloatRows, range.end - row));
     FloatPanelDot(part.weight.format,
-                  {.panel = part.packed + panel * part.panel_bytes,
+                  {.panel = part.packed.data + panel * part.packed.panel_bytes,
                    .k = k_,
                    .x = x.FloatRow(call.row_begin + row),
                    .x_stride = x.float_stride(),

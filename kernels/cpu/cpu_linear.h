@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/linear_plan.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/weight_arena.h"
@@ -24,6 +25,7 @@ class CpuLinear final : public LinearOp {
   struct Context {
     ThreadPool* pool = nullptr;
     WeightArena* arena = nullptr;  // used by Create only
+    LinearPlans* plans = nullptr;  // used by Create only
     CpuTarget target = CpuTarget::kPortable;
     double* linear_seconds = nullptr;  // Run adds its time
   };
@@ -46,13 +48,10 @@ class CpuLinear final : public LinearOp {
 
  private:
   struct Part {
-    WeightView weight;  // of the file
+    WeightView weight;    // of the file
+    PackedMatrix packed;  // in weights_
     int64_t first_column = 0;
     int64_t first_panel = 0;
-    int64_t panels = 0;
-    int64_t panel_bytes = 0;
-    const std::byte* packed = nullptr;  // in weights_
-    DotKernels kernels;                 // of integer formats
   };
   // How the panels and the rows of one call are shared out; every task does
   // some panels for some quads of rows.
@@ -61,20 +60,26 @@ class CpuLinear final : public LinearOp {
     int64_t panel_tasks;
     int64_t rows_per_task;
     int64_t row_tasks;
+    RowTail tail;
   };
 
   CpuLinear() = default;
   absl::Status PackParts(const LinearOptions& options);
-  void MakePlan();
   Split SplitWork(int64_t rows) const;
   void RunTask(const LinearCall& call, const Split& split, int64_t task) const;
-  // Columns of one panel for rows [begin, end) of call.y.
+  // Rows of call.y, and what becomes of those after the last whole quad.
+  struct RowRange {
+    int64_t begin;
+    int64_t end;
+    RowTail tail;
+  };
+  // Columns of one panel.
   void RunPanel(const LinearCall& call, const Part& part, int64_t panel,
-                int64_t begin, int64_t end) const;
+                const RowRange& rows) const;
   void IntegerTiles(const LinearCall& call, const Part& part, int64_t panel,
-                    int64_t begin, int64_t end) const;
+                    const RowRange& rows) const;
   void FloatTiles(const LinearCall& call, const Part& part, int64_t panel,
-                  int64_t begin, int64_t end) const;
+                  const RowRange& rows) const;
   // Stores sums [rows, 16] of a panel to rows from `row` on of call.y.
   void StoreTile(const LinearCall& call, const Part& part, int64_t panel,
                  int64_t row, int64_t rows, const float* sums) const;

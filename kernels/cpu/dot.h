@@ -52,6 +52,19 @@ constexpr int VariantFor(int lane, int rows) {
   return kFirstQuadVariant + (lane + rows - 1) / kQuad;
 }
 
+// What becomes of one or two rows after the last whole quad: computed as if
+// the quad were full, or by the kernels of few rows in a second pass.
+enum class RowTail : uint8_t { kPadded, kApart };
+
+// How many of `left` rows from row `lane` of a quad on the next kernel takes.
+constexpr int RowsAtOnce(int lane, int64_t left, RowTail tail) {
+  const int64_t rows = left < kMaxDotRows - lane ? left : kMaxDotRows - lane;
+  const int64_t after = (lane + rows) % kQuad;
+  const bool apart =
+      tail == RowTail::kApart && (after == 1 || after == 2) && rows > after;
+  return static_cast<int>(apart ? rows - after : rows);
+}
+
 // How far ahead of its loads a kernel of whole quads asks for weights: four
 // rows take longer with a block than the processor looks ahead. One or two do
 // not, and there the hardware's prefetchers do better alone. Into the second

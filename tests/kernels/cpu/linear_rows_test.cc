@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/dot.h"
 #include "tests/kernels/cpu/cpu_test_util.h"
 
 namespace nibble::test {
@@ -85,6 +86,57 @@ TEST_P(LinearRowsTest, AnyInstructionSet) {
       for (const int64_t begin : {0, 1, 2}) CheckRows(*op, begin, rows);
     }
   }
+}
+
+// Both ways to take a tail cover every row once, and never leave a quad in two
+// places of one kernel call.
+TEST(RowsAtOnceTest, TakesEveryRowOnce) {
+  using kernels::cpu::RowTail;
+  for (const RowTail tail : {RowTail::kPadded, RowTail::kApart}) {
+    for (int64_t first = 0; first < kernels::cpu::kQuad; ++first) {
+      for (int64_t rows = 1; rows <= 40; ++rows) {
+        const int64_t end = first + rows;
+        int64_t row = first;
+        while (row < end) {
+          const int lane = static_cast<int>(row % kernels::cpu::kQuad);
+          const int count = kernels::cpu::RowsAtOnce(lane, end - row, tail);
+          ASSERT_GE(count, 1);
+          ASSERT_LE(lane + count, kernels::cpu::kMaxDotRows);
+          ASSERT_LT(kernels::cpu::VariantFor(lane, count),
+                    kernels::cpu::kDotVariants);
+          row += count;
+        }
+        ASSERT_EQ(row, end);
+      }
+    }
+  }
+}
+
+TEST(RowsAtOnceTest, TakesTailsOfOneOrTwoApart) {
+  using kernels::cpu::RowsAtOnce;
+  using kernels::cpu::RowTail;
+  EXPECT_EQ(RowsAtOnce(0, 5, RowTail::kPadded), 5);
+  EXPECT_EQ(RowsAtOnce(0, 5, RowTail::kApart), 4);
+  EXPECT_EQ(RowsAtOnce(0, 14, RowTail::kApart), 12);
+  EXPECT_EQ(RowsAtOnce(0, 7, RowTail::kApart), 7);
+  EXPECT_EQ(RowsAtOnce(0, 2, RowTail::kApart), 2);
+  EXPECT_EQ(RowsAtOnce(1, 4, RowTail::kApart), 3);
+}
+
+TEST(LinearPlanTest, MeasuresAShapeOnce) {
+  Random random(5);
+  const auto backend = MakeBackend(1);
+  const TestWeight weight = RandomWeight(QuantFormat::kQ4_0, 48, 64, random);
+  const auto first = MakeOp(*backend, weight);
+  const auto second = MakeOp(*backend, weight);
+  EXPECT_EQ(first->plan().ToString(), second->plan().ToString());
+  for (const int64_t rows : {1, 5, 9, 16}) {
+    const std::string variant = first->plan().ForRows(rows).variant;
+    EXPECT_TRUE(variant == "apart" || variant == "padded") << variant;
+  }
+  const auto floats =
+      MakeOp(*backend, RandomWeight(QuantFormat::kF16, 48, 64, random));
+  EXPECT_EQ(floats->plan().ForRows(5).variant, "");
 }
 
 }  // namespace

@@ -1,0 +1,41 @@
+// Which kernels run a linear layer for how many rows: measured at load.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "kernels/cpu/dot.h"
+#include "kernels/linear.h"
+#include "kernels/quant_format.h"
+
+namespace nibble::kernels::cpu {
+
+// The packed weights of one matrix. Borrowed from its layer. By value.
+struct PackedMatrix {
+  QuantFormat format = QuantFormat::kF32;
+  int64_t k = 0;
+  int64_t panels = 0;
+  int64_t panel_bytes = 0;
+  const std::byte* data = nullptr;  // [panels][panel_bytes]
+  DotKernels kernels = {};          // of integer formats
+};
+
+// The plans of all shapes that a backend's layers have had: each is measured
+// once. Owned by a backend; loading thread only.
+class LinearPlans final {
+ public:
+  // Takes about a millisecond for a new shape of an integer format; there is
+  // nothing to choose for the others.
+  const LinearPlan& PlanFor(const PackedMatrix& matrix);
+
+ private:
+  using Shape = std::tuple<QuantFormat, int64_t, int64_t>;  // panels, k
+  std::map<Shape, LinearPlan> plans_;
+};
+
+// What the plan's variant means for the tail of a call's rows.
+RowTail TailOf(const LaunchSpec& spec);
+
+}  // namespace nibble::kernels::cpu
