@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/checked_math.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/host_memory.h"
 
@@ -110,40 +111,45 @@ double BestSeconds(double budget_seconds, absl::FunctionRef<void()> body) {
   return best;
 }
 
-Peaks MeasurePeaks(int threads, CpuTarget target) {
-  constexpr int64_t kBytes = int64_t{512} << 20;
-  constexpr int64_t kWindowBytes = int64_t{32} << 20;
-  constexpr int64_t kParts = 64;
+double MeasureRead(int threads, int64_t bytes) {
+  // More than the caches hold, so that each piece comes from memory.
+  constexpr int64_t kLeastBytes = int64_t{256} << 20;
+  constexpr int64_t kPartBytes = 16 << 10;
+  bytes = RoundUp(bytes, kPartBytes);
+  const int64_t pieces = DivideUp(kLeastBytes, bytes);
   kernels::cpu::ThreadPool pool(threads);
   const kernels::HostMemory memory =
-      kernels::HostMemory::Allocate(kBytes).value();
-  std::memset(memory.data(), 1, kBytes);
-  Peaks peaks;
+      kernels::HostMemory::Allocate(pieces * bytes).value();
+  std::memset(memory.data(), 1, pieces * bytes);
   volatile uint64_t keep = 0;
-  // Window after window, so that other work on the machine spoils few of them
-  // and all come from memory.
-  int64_t window = 0;
-  const double read_seconds = BestSeconds(0.5, [&] {
-    const std::byte* begin = memory.data() + window * kWindowBytes;
-    window = (window + 1) % (kBytes / kWindowBytes);
-    pool.ParallelFor(kParts, [&](int64_t i, int) {
-      constexpr int64_t kPartBytes = kWindowBytes / kParts;
-      const uint64_t sum = ReadAll(begin + i * kPartBytes, kPartBytes);
+  int64_t piece = 0;
+  const int64_t parts = bytes / kPartBytes;
+  const int64_t parts_each = DivideUp<int64_t>(parts, 6 * threads);
+  const double seconds = BestSeconds(0.2, [&] {
+    const std::byte* begin = memory.data() + piece * bytes;
+    piece = (piece + 1) % pieces;
+    pool.ParallelFor(DivideUp(parts, parts_each), [&](int64_t i, int) {
+      const int64_t first = i * parts_each;
+      const int64_t count = std::min(parts_each, parts - first);
+      const uint64_t sum =
+          ReadAll(begin + first * kPartBytes, count * kPartBytes);
       if (sum == 0) keep = sum;
     });
   });
-  peaks.read_bytes_per_second =
-      static_cast<double>(kWindowBytes) / read_seconds;
+  return static_cast<double>(bytes) / seconds;
+}
+
+double MeasureInt8(int threads, CpuTarget target) {
+  kernels::cpu::ThreadPool pool(threads);
   const bool wide = target == CpuTarget::kAvx512Vnni;
   double operations = 0;
-  const double dot_seconds = BestSeconds(0.2, [&] {
+  const double seconds = BestSeconds(0.2, [&] {
     pool.ParallelFor(threads, [&](int64_t i, int) {
       const double done = wide ? Dots512() : Dots256();
       if (i == 0) operations = done;
     });
   });
-  peaks.int8_per_second = operations * threads / dot_seconds;
-  return peaks;
+  return operations * threads / seconds;
 }
 
 }  // namespace nibble::bench

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 #include "absl/functional/function_ref.h"
 #include "kernels/cpu/target.h"
@@ -12,12 +13,12 @@ namespace nibble::bench {
 // (3 at least): other work on the machine only adds.
 double BestSeconds(double budget_seconds, absl::FunctionRef<void()> body);
 
-struct Peaks {
-  double read_bytes_per_second = 0;  // of 512 MiB, by all threads
-  double int8_per_second = 0;        // multiplications and additions
-};
+// Bytes per second that `threads` threads read together from memory, in
+// pieces of `bytes`: what a kernel could stream a matrix of that size at.
+double MeasureRead(int threads, int64_t bytes);
 
-// `threads` at once, the dot products with the instructions of `target`.
-Peaks MeasurePeaks(int threads, kernels::cpu::CpuTarget target);
+// 8-bit multiplications and additions per second of `threads` threads, with
+// the instructions of `target`.
+double MeasureInt8(int threads, kernels::cpu::CpuTarget target);
 
 }  // namespace nibble::bench

@@ -1,7 +1,7 @@
 // Speed of the CPU backend's linear layers and attention, each against what
 // the machine could do: the bytes of weights per second against a measured
-// read of memory, the operations per second against a measured loop of 8-bit
-// dot products. Compare numbers of one run only.
+// read of as many from memory, the operations per second against a measured
+// loop of 8-bit dot products. Compare numbers of one run only.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -67,7 +67,7 @@ Matrices MakeMatrices(Backend& backend, QuantFormat format, int64_t n,
                       int64_t k) {
   constexpr int64_t kMoreThanCaches = int64_t{160} << 20;
   const int64_t bytes = n * kernels::RowBytes(format, k);
-  const int64_t count = std::clamp<int64_t>(kMoreThanCaches / bytes, 1, 64);
+  const int64_t count = std::clamp<int64_t>(kMoreThanCaches / bytes, 1, 512);
   Matrices matrices;
   matrices.files.push_back(SomeWeights(format, n, k));
   for (int64_t i = 0; i < count; ++i) {
@@ -87,7 +87,7 @@ Matrices MakeMatrices(Backend& backend, QuantFormat format, int64_t n,
 }
 
 void BenchFormat(Backend& backend, QuantFormat format, const Options& options,
-                 const Peaks& peaks) {
+                 double int8_peak) {
   const Matrices matrices = MakeMatrices(backend, format, options.n, options.k);
   const int64_t most =
       *std::max_element(options.rows.begin(), options.rows.end());
@@ -99,7 +99,12 @@ void BenchFormat(Backend& backend, QuantFormat format, const Options& options,
   backend.RmsNorm(TensorView::F32(values.data(), most, options.k),
                   weight.data(), 1e-5f, x.get());
   std::vector<float> y(most * options.n);
-  const double bytes = static_cast<double>(matrices.ops[0]->packed_bytes());
+  const int64_t packed_bytes = matrices.ops[0]->packed_bytes();
+  const auto bytes = static_cast<double>(packed_bytes);
+  const double read_peak = MeasureRead(options.threads, packed_bytes);
+  std::printf("%s of %.2f MB: read %.1f GB/s; %s\n",
+              std::string(kernels::Name(format)).c_str(), bytes * 1e-6,
+              read_peak * 1e-9, matrices.ops[0]->plan().ToString().c_str());
   for (const int64_t rows : options.rows) {
     size_t next = 0;
     const double seconds = BestSeconds(options.seconds, [&] {
@@ -115,9 +120,8 @@ void BenchFormat(Backend& backend, QuantFormat format, const Options& options,
         std::string(kernels::Name(format)).c_str(),
         static_cast<long long>(options.n), static_cast<long long>(options.k),
         static_cast<long long>(rows), seconds * 1e6, bytes / seconds * 1e-9,
-        100 * bytes / seconds / peaks.read_bytes_per_second,
-        operations / seconds * 1e-9,
-        100 * operations / seconds / peaks.int8_per_second);
+        100 * bytes / seconds / read_peak, operations / seconds * 1e-9,
+        100 * operations / seconds / int8_peak);
     std::fflush(stdout);
   }
 }
@@ -191,16 +195,16 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", backend.status().ToString().c_str());
     return 1;
   }
-  const Peaks peaks = MeasurePeaks(threads, target);
-  std::printf("%s: read %.1f GB/s, 8-bit dot products %.0f GOP/s\n",
-              (*backend)->description().c_str(),
-              peaks.read_bytes_per_second * 1e-9, peaks.int8_per_second * 1e-9);
+  options.threads = threads;
+  const double int8_peak = MeasureInt8(threads, target);
+  std::printf("%s: 8-bit dot products %.0f GOP/s\n",
+              (*backend)->description().c_str(), int8_peak * 1e-9);
   for (const kernels::FormatInfo& info : kernels::kFormatTable) {
     const bool wanted =
         options.formats.empty() ||
         std::find(options.formats.begin(), options.formats.end(), info.name) !=
             options.formats.end();
-    if (wanted) BenchFormat(**backend, info.format, options, peaks);
+    if (wanted) BenchFormat(**backend, info.format, options, int8_peak);
   }
   if (!options.attention) return 0;
   for (const int32_t length : {128, 512, 2048}) {
