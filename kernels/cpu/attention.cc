@@ -192,13 +192,16 @@ class Walk final {
     const int64_t first = FirstSeeing(block);
     ScoreBlock(s_, first, queries_, KeysOf(block));
     for (int64_t a = first; a < queries_; ++a) Softmax(s_, a, Seen(a, block));
-    int64_t a = first;
-    for (; a + 2 <= queries_; a += 2) {
-      const int64_t seen = Seen(a, block), next = Seen(a + 1, block);
-      AddValuesAllDims<2>(s_, a, 0, seen);
-      if (next > seen) AddValuesAllDims<1>(s_, a + 1, seen, next);
-    }
-    if (a < queries_) AddValuesAllDims<1>(s_, a, 0, Seen(a, block));
+    ForQueries(first, queries_, [&](int64_t a, auto count) {
+      const int64_t seen = Seen(a, block);
+      AddValuesAllDims<count()>(s_, a, 0, seen);
+      // Later rows see more.
+      for (int64_t b = a + 1; b < a + count(); ++b) {
+        if (Seen(b, block) > seen) {
+          AddValuesAllDims<1>(s_, b, seen, Seen(b, block));
+        }
+      }
+    });
   }
 
   void Finish(const KeySums& whole) const {

@@ -31,9 +31,10 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
 
 // Keys of a group stand in the lanes of each 128-bit part of a vector.
 constexpr int kGroupKeys = kLanes < 4 ? 1 : 4;
-// Groups whose scores are summed at once, for two queries: 16 sums, or 8
-// where there are 16 registers only.
-constexpr int kGroupsAtOnce = kLanes == 16 ? 8 : 4;
+// Queries and groups whose scores are summed at once: 16 sums, or 8 where there
+// are 16 registers only.
+constexpr int kQueriesAtOnce = kLanes == 16 ? 4 : 2;
+constexpr int kGroupsAtOnce = 4;
 // Vectors of head dimensions whose sums over values are kept at once.
 constexpr int kDimsAtOnce = 4;
 
@@ -160,6 +161,29 @@ HWY_INLINE void StorePartSums(D2 d, V2 v, float* to) {
   hn::StoreU(v, d, to);
 }
 
+// StorePartSums of kGroupsAtOnce groups, with the same additions.
+HWY_INLINE void StoreGroupSums(const V* HWY_RESTRICT acc,
+                               float* HWY_RESTRICT to) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kLanes == 16) {
+    const D d;
+    // The halves of two groups, one beside the other.
+    const auto add_halves = [d](V a, V b) {
+      const V sums =
+          hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
+      return hn::Add(sums, hn::SwapAdjacentBlocks(sums));
+    };
+    const V even = add_halves(acc[0], acc[2]), odd = add_halves(acc[1], acc[3]);
+    hn::StoreU(hn::OddEvenBlocks(odd, even), d, to);
+    return;
+  }
+#endif
+  HWY_UNROLL(8)
+  for (int g = 0; g < kGroupsAtOnce; ++g) {
+    StorePartSums(D(), acc[g], to + g * kGroupKeys);
+  }
+}
+
 // Scores of kQueries queries with kGroupsAtOnce groups of keys.
 template <int kQueries>
 HWY_INLINE void ScoreGroups(const float* HWY_RESTRICT keys,
@@ -190,31 +214,35 @@ HWY_INLINE void ScoreGroups(const float* HWY_RESTRICT keys,
   }
   HWY_UNROLL(8)
   for (int a = 0; a < kQueries; ++a) {
-    HWY_UNROLL(8)
-    for (int g = 0; g < kGroupsAtOnce; ++g) {
-      StorePartSums(d, acc[a][g], scores + a * kKeyBlock + g * kGroupKeys);
-    }
+    StoreGroupSums(acc[a], scores + a * kKeyBlock);
   }
 }
 
+// Calls visit(first, constant) for queries [first, last) in groups of
+// kQueriesAtOnce, then of 2 and 1; `constant` says how many.
+template <class Visit>
+HWY_INLINE void ForQueries(int64_t first, int64_t last, const Visit& visit) {
+  for (; first + kQueriesAtOnce <= last; first += kQueriesAtOnce) {
+    visit(first, std::integral_constant<int, kQueriesAtOnce>());
+  }
+  for (; first + 2 <= last; first += 2) {
+    visit(first, std::integral_constant<int, 2>());
+  }
+  if (first < last) visit(first, std::integral_constant<int, 1>());
+}
+
 // Scores of all queries from `first` on with the first `keys` keys of the
-// block, and with some after those, which mean nothing.
+// block, and with some after those, which mean nothing. The block's keys stay
+// in the first cache level, the queries pass through it once.
 void ScoreBlock(const Scratch& s, int64_t first, int64_t queries,
                 int64_t keys) {
   constexpr int64_t kStep = kGroupsAtOnce * kGroupKeys;
-  const int64_t stride = kGroupKeys * s.dims;
-  for (int64_t key = 0; key < keys; key += kStep) {
-    const float* at = s.keys + key * s.dims;
-    int64_t a = first;
-    for (; a + 2 <= queries; a += 2) {
-      ScoreGroups<2>(at, s.q + a * stride, s.dims,
-                     s.scores + a * kKeyBlock + key);
+  ForQueries(first, queries, [&](int64_t a, auto count) {
+    for (int64_t key = 0; key < keys; key += kStep) {
+      ScoreGroups<count()>(s.keys + key * s.dims, s.q + a * kGroupKeys * s.dims,
+                           s.dims, s.scores + a * kKeyBlock + key);
     }
-    if (a < queries) {
-      ScoreGroups<1>(at, s.q + a * stride, s.dims,
-                     s.scores + a * kKeyBlock + key);
-    }
-  }
+  });
 }
 
 // Turns the first `keys` scores of a query into weights relative to the
