@@ -9,6 +9,7 @@
 #include "base/checked_math.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/attention_direct-inl.h"
 #include "kernels/cpu/attention_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -230,7 +231,7 @@ void RunAttentionBlocksImpl(const AttentionJob& job, int32_t first,
 }
 
 void MergeAttentionBlocksImpl(const AttentionJob& job, const BlockSums& from) {
-  Walk(job, nullptr).Merge(from);
+  Walk(job, from.sums).Merge(from);
 }
 
 }  // namespace

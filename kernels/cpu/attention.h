@@ -27,10 +27,50 @@ struct RowTile {
   std::span<const int32_t> page_ids;  // of the sequence
 };
 
-// Splits the rows of a step into tiles of at most `max_rows` rows, the longest
-// walks first. Keeps the capacity of *tiles.
-void MakeTiles(const StepLayout& layout, int32_t max_rows,
-               std::vector<RowTile>* tiles);
+// Blocks of keys that a row at `position` sees.
+constexpr int32_t BlocksAt(int32_t position) {
+  return position / kKeyBlock + 1;
+}
+
+// A part of the attention of a step that one task does: a tile for some KV
+// heads, or some blocks of the keys of a tile of one row. By value.
+struct AttentionWalk {
+  int32_t tile = 0;
+  int32_t first_kv_head = 0;
+  int32_t kv_heads = 0;
+  // Blocks [first, last) of a row whose walk is shared; last = 0: all.
+  int32_t first = 0;
+  int32_t last = 0;
+  int64_t state = 0;  // of the row's block 0, when shared
+
+  bool shared() const { return last > 0; }
+  bool first_of_row() const { return first == 0 && first_kv_head == 0; }
+};
+
+// How the threads share the attention of a step. Owned by a backend, engine
+// thread only; keeps its memory from step to step.
+class AttentionPlan final {
+ public:
+  // `group` query heads to a KV head. Borrows the layout's page ids.
+  void Make(const StepLayout& layout, int32_t kv_heads, int32_t group,
+            int32_t threads);
+
+  std::span<const AttentionWalk> walks() const { return walks_; }
+  const RowTile& tile(const AttentionWalk& walk) const {
+    return tiles_[walk.tile];
+  }
+  // Blocks of keys, of all rows whose walk is shared, whose sums wait to be
+  // merged.
+  int64_t states() const { return states_; }
+
+ private:
+  void MakeTiles(const StepLayout& layout, int32_t max_rows);
+  void ShareRow(int32_t tile, int32_t kv_heads, int32_t threads);
+
+  std::vector<RowTile> tiles_;
+  std::vector<AttentionWalk> walks_;
+  int64_t states_ = 0;
+};
 
 // The rows of a tile for the query heads of some KV heads; of one KV head when
 // the tile has several rows. By value.
@@ -54,11 +94,6 @@ int64_t AttentionScratch(int32_t head_dim, int32_t queries);
 // FP32 elements of what `queries` queries know of some keys: weighted values,
 // sum of the weights, greatest score.
 int64_t AttentionSums(int32_t head_dim, int32_t queries);
-
-// Blocks of keys that a row at `position` sees.
-constexpr int32_t BlocksAt(int32_t position) {
-  return position / kKeyBlock + 1;
-}
 
 // out[row, head] = softmax(scale q k^T) v over positions 0 to the row's own.
 //

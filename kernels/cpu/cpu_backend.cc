@@ -32,10 +32,6 @@ namespace {
 // lone row stays on the engine thread, and a batch's rows do not.
 constexpr int64_t kElementsPerTask = 1 << 12;
 
-// Walks of attention that a thread gets at least where several rows, of
-// different lengths perhaps, are to be shared out.
-constexpr int32_t kWalksPerThread = 4;
-
 // Owned by the loader; engine thread only after load (its ops may be called
 // from one thread at a time).
 class CpuBackend final : public Backend {
@@ -86,7 +82,7 @@ class CpuBackend final : public Backend {
     NIBBLE_CHECK_EQ(layout.row_begin.back(), layout.rows);
     layout_ = layout;
     rope_.Clear();
-    tile_rows_ = 0;
+    attention_planned_ = false;
   }
 
   void RmsNorm(TensorView x, const float* weight, float eps,
@@ -202,74 +198,21 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // A part of the attention of a step that one task does.
-  struct Walk {
-    int32_t tile;
-    int32_t first_kv_head;
-    int32_t kv_heads;
-    // Blocks of keys [first, last) of a tile of one row whose walk is shared;
-    // last = 0: all of the tile's.
-    int32_t first;
-    int32_t last;
-    int64_t state;  // where the results of the row's block 0 go, in states
-  };
-
-  // Made once a step, as all layers have the same shape.
-  void PlanAttention(const AttentionShape& shape) {
-    const int32_t group = shape.heads / shape.kv_heads;
-    const int32_t rows = std::max(kTileQueries / group, 1);
-    if (rows == tile_rows_) return;
-    tile_rows_ = rows;
-    MakeTiles(layout_, rows, &tiles_);
-    walks_.clear();
-    states_ = 0;
-    for (size_t i = 0; i < tiles_.size(); ++i) {
-      const auto tile = static_cast<int32_t>(i);
-      if (tiles_[i].rows == 1) {
-        PlanRow(tile, shape.kv_heads);
-        continue;
-      }
-      for (int32_t head = 0; head < shape.kv_heads; ++head) {
-        walks_.push_back({tile, head, 1, 0, 0, 0});
-      }
-    }
-  }
-
-  // One walk reads the keys of all heads, in order; few rows are cut up along
-  // their keys, and then by heads, so that each thread has something to do.
-  void PlanRow(int32_t tile, int32_t kv_heads) {
-    const int32_t blocks = BlocksAt(tiles_[tile].position);
-    const int32_t threads = pool_->threads();
-    const auto tiles = static_cast<int32_t>(tiles_.size());
-    const int32_t wanted =
-        tiles == 1 ? threads : DivideUp(kWalksPerThread * threads, tiles);
-    const int32_t pieces = std::min(wanted, blocks);
-    const int32_t heads_each =
-        DivideUp(kv_heads, std::min(DivideUp(wanted, pieces), kv_heads));
-    if (pieces * DivideUp(kv_heads, heads_each) == 1) {
-      walks_.push_back({tile, 0, kv_heads, 0, 0, 0});
-      return;
-    }
-    for (int32_t piece = 0; piece < pieces; ++piece) {
-      for (int32_t head = 0; head < kv_heads; head += heads_each) {
-        walks_.push_back({tile, head, std::min(heads_each, kv_heads - head),
-                          blocks * piece / pieces,
-                          blocks * (piece + 1) / pieces, states_});
-      }
-    }
-    states_ += blocks;
-  }
-
   void RunAttentionJobs(TensorView q, const KvLayerView& kv,
                         const AttentionShape& shape, CpuActivations* to) {
     const int32_t group = shape.heads / shape.kv_heads;
-    PlanAttention(shape);
+    if (!attention_planned_) {
+      // Once a step: all layers have the same shape.
+      attention_.Make(layout_, shape.kv_heads, group, pool_->threads());
+      attention_planned_ = true;
+    }
     const int64_t scratch_floats = RoundUp<int64_t>(
         AttentionScratch(shape.head_dim, std::max(kTileQueries, shape.heads)),
         16);
     const int64_t state_floats =
         RoundUp<int64_t>(AttentionSums(shape.head_dim, shape.heads), 16);
-    EnsureScratch(scratch_floats * pool_->threads() + state_floats * states_);
+    EnsureScratch(scratch_floats * pool_->threads() +
+                  state_floats * attention_.states());
     auto* scratch = reinterpret_cast<float*>(scratch_.data());
     float* states = scratch + scratch_floats * pool_->threads();
     AttentionJob all{.tile = {},
@@ -281,25 +224,26 @@ class CpuBackend final : public Backend {
                      .q = q,
                      .out = to->FloatRow(0),
                      .out_stride = to->float_stride()};
-    const auto sums_of = [&](const Walk& walk) {
+    const auto sums_of = [&](const AttentionWalk& walk) {
       return BlockSums{.sums = states + walk.state * state_floats,
                        .stride = state_floats,
                        .heads = shape.heads};
     };
-    const auto walks = static_cast<int64_t>(walks_.size());
-    pool_->ParallelFor(walks, [&](int64_t i, int worker) {
-      const Walk& walk = walks_[i];
+    const std::span<const AttentionWalk> walks = attention_.walks();
+    const auto tasks = static_cast<int64_t>(walks.size());
+    pool_->ParallelFor(tasks, [&](int64_t i, int worker) {
+      const AttentionWalk& walk = walks[i];
       AttentionJob job = all;
-      job.tile = tiles_[walk.tile];
+      job.tile = attention_.tile(walk);
       job.first_kv_head = walk.first_kv_head;
       job.kv_heads = walk.kv_heads;
       float* own = scratch + worker * scratch_floats;
-      if (walk.last == 0) return RunAttention(job, own);
+      if (!walk.shared()) return RunAttention(job, own);
       RunAttentionBlocks(job, walk.first, walk.last, own, sums_of(walk));
     });
-    for (const Walk& walk : walks_) {
-      if (walk.last == 0 || walk.first > 0 || walk.first_kv_head > 0) continue;
-      all.tile = tiles_[walk.tile];
+    for (const AttentionWalk& walk : walks) {
+      if (!walk.shared() || !walk.first_of_row()) continue;
+      all.tile = attention_.tile(walk);
       MergeAttentionBlocks(all, sums_of(walk));
     }
   }
@@ -322,11 +266,9 @@ class CpuBackend final : public Backend {
   std::map<int64_t, ActivationUse> use_;
   StepLayout layout_;  // borrowed from BeginStep to the end of the step
   RopeTable rope_;
-  std::vector<RowTile> tiles_;
-  std::vector<Walk> walks_;  // of tiles_
-  int64_t states_ = 0;       // heads x spans of the walks that are one span
-  int32_t tile_rows_ = 0;    // that tiles_ was made for; 0: not in this step
-  HostMemory scratch_;       // one part for each thread, then [states_] of sums
+  AttentionPlan attention_;
+  bool attention_planned_ = false;  // in this step
+  HostMemory scratch_;  // one part for each thread, then the plan's states
   std::vector<reference::Sampler> samplers_;  // [threads]
   Timings timings_;
 };
