@@ -68,34 +68,29 @@ __device__ __forceinline__ void DecodeInt4(uint32_t w, uint32_t (&a)[4]) {
   }
 }
 
-// The bits of kE2m1Bits moved to those of a small 16-bit number, then its
-// exponent bias made right, so that the operand is the value itself (over
-// kXScale, where x has that).
-template <XType X, bool kScaledX>
+// What an E2M1 value of 1 is in an operand, kXScale on x included: its bits are
+// those of a small 16-bit number, whose exponent has another bias.
+template <XType X>
+inline constexpr float kValueUnit = X == XType::kBF16 ? 0x1p-62f : 0x1p-14f;
+
+// The bits of kE2m1Bits moved to those of a 16-bit number.
+template <XType X>
 __device__ __forceinline__ void DecodeE2m1(uint32_t w, uint32_t (&a)[4]) {
   if constexpr (X == XType::kBF16) {
-    constexpr uint32_t kBits = 0x81C081C0;  // 15; 8..6: value * 2^-126
-    constexpr uint32_t kRebias = kScaledX ? 0x5E805E80 : 0x7E807E80;
-    static_assert(0x7E80 - 0x5E80 == 64 << 7, "2^126 is kXScale * 2^62");
+    constexpr uint32_t kBits = 0x81C081C0;  // 15; 8..6
     a[0] = w & kBits;
     a[1] = (w << 3) & kBits;
     a[2] = (w << 6) & kBits;
     a[3] = ((w << 1) & 0x80008000) | ((w >> 4) & 0x00C000C0) |
            ((w >> 5) & 0x01000100);
-#pragma unroll
-    for (uint32_t& pair : a) pair = ScaleBf16Pair(pair, kRebias);
   } else {
     constexpr uint32_t kSign = 0x80008000;
-    constexpr uint32_t kRest = 0x0E000E00;  // 11..9: value * 2^-14
+    constexpr uint32_t kRest = 0x0E000E00;  // 11..9
     a[0] = (w & kSign) | ((w << 3) & kRest);
     a[1] = ((w << 3) & kSign) | ((w << 6) & kRest);
     a[2] = ((w << 6) & kSign) | ((w << 9) & kRest);
     a[3] =
         ((w << 1) & kSign) | ((w >> 1) & 0x06000600) | ((w >> 2) & 0x08000800);
-#pragma unroll
-    for (uint32_t& pair : a) {
-      asm("mul.rn.f16x2 %0,%0,%1;" : "+r"(pair) : "r"(0x74007400u));
-    }
   }
 }
 
@@ -116,7 +111,7 @@ __device__ __forceinline__ void Decode(uint32_t w, uint32_t (&a)[4]) {
   if constexpr (F::code == W4Code::kInt4) {
     DecodeInt4<X, kScaledX>(w, a);
   } else {
-    DecodeE2m1<X, kScaledX>(w, a);
+    DecodeE2m1<X>(w, a);
   }
 }
 
@@ -134,14 +129,17 @@ __device__ __forceinline__ GroupScale OfCodes(float s0, float s1, float m0,
 
 // y += a group's part of a 16 x 8 tile of the result: acc is sum (a x), s the
 // sums of x of the lane's two columns. The one place that says how.
-template <typename F>
+template <typename F, XType X>
 __device__ __forceinline__ void AddGroup(const GroupScale& scale,
                                          const float (&acc)[4], float2 s,
                                          float (&y)[4]) {
-  y[0] = fmaf(scale.f0, acc[0], y[0]);
-  y[1] = fmaf(scale.f0, acc[1], y[1]);
-  y[2] = fmaf(scale.f1, acc[2], y[2]);
-  y[3] = fmaf(scale.f1, acc[3], y[3]);
+  // E8M0 scales may be as great as FP32 goes: they leave no room for the unit.
+  constexpr float kUnits =
+      F::scale == W4Scale::kE8m0 ? 1 / kValueUnit<X> : 1.0f;
+  y[0] = fmaf(scale.f0, acc[0] * kUnits, y[0]);
+  y[1] = fmaf(scale.f0, acc[1] * kUnits, y[1]);
+  y[2] = fmaf(scale.f1, acc[2] * kUnits, y[2]);
+  y[3] = fmaf(scale.f1, acc[3] * kUnits, y[3]);
   if constexpr (kNeedsSums<F>) {
     y[0] = fmaf(scale.c0, s.x, y[0]);
     y[1] = fmaf(scale.c0, s.y, y[1]);
@@ -154,20 +152,20 @@ __device__ __forceinline__ float2 HalfPair(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-// 2^(e - 127) of an E8M0 byte (OCP Microscaling Formats v1.0, 5.4.1).
-__device__ __forceinline__ float E8m0(uint32_t e) {
-  const uint32_t bits = e == 0 ? 0x00400000u : e << 23;
-  return __uint_as_float(e == 255 ? 0x7FC00000u : bits);
+// 2^(e - 127) of an E8M0 byte (OCP Microscaling Formats v1.0, 5.4.1), given at
+// the exponent's place: 0 is 2^-127, a subnormal number; 255 is NaN, which
+// infinity times zero makes it.
+__device__ __forceinline__ float E8m0(uint32_t exponent) {
+  const float f = __uint_as_float(max(exponent & 0x7F800000u, 0x00400000u));
+  return fmaf(f, 0.0f, f);
 }
 
-// An E4M3 byte that is not NaN: its bits are those of an FP16 number 2^8 times
-// smaller.
-__device__ __forceinline__ float2 E4m3Pair(uint32_t low, uint32_t high) {
-  const auto half_bits = [](uint32_t b) {
-    return (b & 0x80u) << 8 | (b & 0x7Fu) << 7;
-  };
-  const float2 small = HalfPair(half_bits(low) | half_bits(high) << 16);
-  return make_float2(small.x * 256.0f, small.y * 256.0f);
+// Two E4M3 bytes that are not NaN: a byte's bits are those of an FP16 number
+// 2^8 times smaller, the sign in its place and the rest one place lower.
+__device__ __forceinline__ float2 E4m3Pair(uint32_t bytes) {
+  const uint32_t high = __byte_perm(bytes, 0, 0x1404);
+  const uint32_t lower = high >> 1;
+  return HalfPair(lower + (lower & 0x40004000u));
 }
 
 // The scales of a block for a lane's two rows, as packed: read into registers
@@ -207,10 +205,11 @@ class BlockScales {
       const float2 high = HalfPair(raw_[2 * i + 1]);
       return OfCodes<X>(low.x, high.x, low.x * -low.y, high.x * -high.y);
     } else if constexpr (F::scale == W4Scale::kE8m0) {
-      return {E8m0(raw_[i] & 255), E8m0(raw_[i] >> 8), 0, 0};
+      return {E8m0(raw_[i] << 23), E8m0(raw_[i] << 15), 0, 0};
     } else {
-      const float2 s = E4m3Pair(raw_[i] & 255, raw_[i] >> 8);
-      return {s.x, s.y, 0, 0};
+      constexpr float kUnits = 256 / kValueUnit<X>;
+      const float2 s = E4m3Pair(raw_[i]);
+      return {s.x * kUnits, s.y * kUnits, 0, 0};
     }
   }
 

@@ -471,7 +471,7 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
                 s = *reinterpret_cast<const float2*>(
                     sum + (i + turn) * kColumns + nt * 8);
               }
-              AddGroup<F>(scale, acc[turn][nt], s, y[nt]);
+              AddGroup<F, X>(scale, acc[turn][nt], s, y[nt]);
             }
           }
         }
