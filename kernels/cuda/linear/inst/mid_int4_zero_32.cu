@@ -1,0 +1,9 @@
+#include "kernels/cuda/linear/inst/mid_kernels.cuh"
+
+namespace nibble::kernels::cuda {
+
+MidKernels MidInt4Zero32() {
+  return MakeMidKernels<W4Code::kInt4, W4Scale::kScaleZero, 32>();
+}
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,142 @@
+// The launcher of the W4A16 kernel for many rows.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/linear/inst/mid_kernels.h"
+#include "kernels/cuda/linear/kernel_setup.h"
+#include "kernels/cuda/linear/w4a16_mid.h"
+#include "kernels/cuda/linear/w4a16_prepare.h"
+#include "kernels/cuda/runtime.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+// The driver's function that describes a matrix to the tensor copy unit; asked
+// for by name, since the driver's library is not linked.
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+EncodeTiled TensorMapEncoder() {
+  static const EncodeTiled encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    NIBBLE_CUDA_CHECK(cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
+    NIBBLE_CHECK(found == cudaDriverEntryPointSuccess);
+    return reinterpret_cast<EncodeTiled>(function);
+  }();
+  return encode;
+}
+
+// A matrix of 16-bit elements, read in boxes of kChunkK times `columns` rows,
+// zeros beyond its edges. By value.
+struct XMatrix {
+  const void* data;
+  int64_t rows, k, pitch;  // elements
+  DType dtype;
+};
+
+CUtensorMap MapOfX(const XMatrix& x, int columns) {
+  CUtensorMap map;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(x.k),
+                               static_cast<cuuint64_t>(x.rows)};
+  const cuuint64_t pitches[1] = {static_cast<cuuint64_t>(x.pitch) * 2};
+  const cuuint32_t box[2] = {kChunkK, static_cast<cuuint32_t>(columns)};
+  const cuuint32_t steps[2] = {1, 1};
+  const CUresult result = TensorMapEncoder()(
+      &map,
+      x.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+      2, const_cast<void*>(x.data), sizes, pitches, box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  NIBBLE_CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS));
+  return map;
+}
+
+cudaLaunchAttribute Overlapping() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+// Enqueues the kernel that prepares x; where x and its sums are then.
+XMatrix Prepare(const W4Args& args, const void* kernel, int columns,
+                CUstream_st* stream, bool overlap, const float** sums) {
+  const MidScratch at = LayOutMidScratch(args.m, args.w.k);
+  auto* scratch = static_cast<char*>(args.scratch);
+  NIBBLE_CHECK(scratch != nullptr);
+  const bool scales = args.x_dtype == DType::kBF16;
+  *sums = reinterpret_cast<const float*>(scratch + at.sums_at);
+  PrepareParams params{.x = static_cast<const char*>(args.x),
+                       .ldx_bytes = args.ldx * 2,
+                       .scaled = scratch,
+                       .scaled_pitch_bytes = at.x_pitch * 2,
+                       .sums = reinterpret_cast<float*>(scratch + at.sums_at),
+                       .m = static_cast<int>(args.m),
+                       .k = static_cast<int>(args.w.k),
+                       .blocks_k = static_cast<int>(BlocksPerTile(args.w.k)),
+                       .columns = columns};
+  cudaLaunchAttribute attribute = Overlapping();
+  cudaLaunchConfig_t launch{};
+  launch.gridDim =
+      dim3(static_cast<unsigned>(CeilDiv(args.m, kPrepareRows)),
+           static_cast<unsigned>(CeilDiv(2 * params.blocks_k, kPrepareWarps)));
+  launch.blockDim = dim3(32 * kPrepareWarps);
+  launch.stream = stream;
+  launch.attrs = &attribute;
+  launch.numAttrs = overlap ? 1 : 0;
+  void* kernel_args[] = {&params};
+  NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
+  if (scales) return {scratch, args.m, args.w.k, at.x_pitch, args.x_dtype};
+  return {args.x, args.m, args.w.k, args.ldx, args.x_dtype};
+}
+
+}  // namespace
+
+bool MidIsCompiled() { return true; }
+
+void LaunchMid(const W4Args& args, const MidConfig& config,
+               const DeviceInfo& device, CUstream_st* stream,
+               const W4LaunchOptions& options) {
+  const W4Weights& w = args.w;
+  const MidVariant& variant = config.variant;
+  const void* kernel = MidKernel(w.layout, args.x_dtype, variant);
+  NIBBLE_CHECK(kernel != nullptr);
+  const auto plan = PlanMid(w, args.m, args.epilogue, config, device);
+  NIBBLE_CHECK(plan.has_value());
+  PrepareKernel(kernel, device.index);
+
+  bool overlap = options.overlap;
+  XMatrix x{args.x, args.m, w.k, args.ldx, args.x_dtype};
+  MidParams params = plan->params;
+  const void* prepare =
+      variant.prepared ? PrepareKernelOf(w.layout, args.x_dtype) : nullptr;
+  if (prepare != nullptr) {
+    x = Prepare(args, prepare, variant.columns, stream, overlap, &params.sums);
+    overlap = true;
+  }
+  const CUtensorMap map = MapOfX(x, variant.columns);
+  params.blocks = static_cast<const char*>(w.blocks);
+  params.out = OutputOf(args);
+  params.tensor_scale = w.tensor_scale;
+
+  cudaLaunchAttribute attributes[2] = {Overlapping(), {}};
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(plan->cluster_ctas), 1,
+                                  1};
+  const bool cluster = plan->cluster_ctas > 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(plan->ctas));
+  launch.blockDim = dim3(static_cast<unsigned>(plan->threads));
+  launch.dynamicSmemBytes = static_cast<size_t>(plan->shared_bytes);
+  launch.stream = stream;
+  launch.attrs = overlap ? attributes : attributes + 1;
+  launch.numAttrs = (overlap ? 1 : 0) + (cluster ? 1 : 0);
+  void* kernel_args[] = {const_cast<CUtensorMap*>(&map), &params};
+  NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
+}
+
+}  // namespace nibble::kernels::cuda

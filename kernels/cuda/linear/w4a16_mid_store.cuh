@@ -1,0 +1,144 @@
+// The end of the W4A16 kernel for many rows: a warpgroup's 64 rows of totals
+// from shared memory to y.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/linear/w4_store.cuh"
+#include "kernels/cuda/linear/w4a16_mid_walk.cuh"
+
+namespace nibble::kernels::cuda {
+
+// Two neighbours of a 16-bit type.
+template <typename Pair>
+__device__ __forceinline__ float2 Unpack(uint32_t bits);
+template <>
+__device__ __forceinline__ float2 Unpack<__nv_bfloat162>(uint32_t bits) {
+  return make_float2(__uint_as_float(bits << 16),
+                     __uint_as_float(bits & 0xFFFF0000u));
+}
+template <>
+__device__ __forceinline__ float2 Unpack<__half2>(uint32_t bits) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+template <typename Pair>
+__device__ __forceinline__ uint32_t PackPair(float low, float high) {
+  Pair pair;
+  if constexpr (std::is_same_v<Pair, __half2>) {
+    pair = __floats2half2_rn(low, high);
+  } else {
+    pair = __floats2bfloat162_rn(low, high);
+  }
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Finish of four neighbouring 16-bit outputs, in one load and one store.
+template <typename Pair>
+__device__ __forceinline__ void FinishFour(char* y, bool add, float (&v)[4]) {
+  auto* to = reinterpret_cast<uint2*>(y);
+  if (add) {
+    const uint2 old = *to;
+    const float2 low = Unpack<Pair>(old.x), high = Unpack<Pair>(old.y);
+    v[0] = __fadd_rn(v[0], low.x);
+    v[1] = __fadd_rn(v[1], low.y);
+    v[2] = __fadd_rn(v[2], high.x);
+    v[3] = __fadd_rn(v[3], high.y);
+  }
+  *to = make_uint2(PackPair<Pair>(v[0], v[1]), PackPair<Pair>(v[2], v[3]));
+}
+
+// Four neighbouring outputs of a row of y from `column` on, which may end
+// early. `wide`: that whole fours of 16-bit outputs are aligned.
+__device__ __forceinline__ void StoreFour(const Output& out, bool wide,
+                                          int64_t row, int column,
+                                          float (&v)[4]) {
+  const int64_t at = row * out.ldy + column;
+  if (!wide || column + 4 > out.n_out) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (column + i < out.n_out) Finish(out, at + i, column + i, v[i]);
+    }
+    return;
+  }
+  if (out.bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = __fadd_rn(v[i], out.bias[column + i]);
+  }
+  const bool add = out.epilogue == W4Epilogue::kAdd;
+  auto* y = static_cast<char*>(out.y) + at * 2;
+  if (out.dtype == DType::kBF16) {
+    FinishFour<__nv_bfloat162>(y, add, v);
+  } else {
+    FinishFour<__half2>(y, add, v);
+  }
+}
+
+// A warpgroup stores its tile, whose totals are in its threads as fragments of
+// wgmma, by way of `shared`, [kColumns][kTotalPitch]. Column 0 is row `x_row0`
+// of x, row 0 is row `w_row0` of W. `barrier`: the warpgroup's.
+template <int kColumns>
+__device__ __forceinline__ void StoreTile(const MidParams& p,
+                                          const float (&total)[kColumns / 8][4],
+                                          float* shared, int x_row0, int w_row0,
+                                          int thread, int barrier) {
+  const Output& out = p.out;
+  BarrierOf(barrier, kWarpgroupThreads);  // what was there has been read
+  {
+    const int lane = thread % 32;
+    float* at = shared + lane % 4 * 2 * kTotalPitch + thread / 32 * kTileRows +
+                lane / 4;
+#pragma unroll
+    for (int i = 0; i < kColumns / 8; ++i, at += 8 * kTotalPitch) {
+      at[0] = __fmul_rn(total[i][0], p.tensor_scale);
+      at[kTotalPitch] = __fmul_rn(total[i][1], p.tensor_scale);
+      at[8] = __fmul_rn(total[i][2], p.tensor_scale);
+      at[kTotalPitch + 8] = __fmul_rn(total[i][3], p.tensor_scale);
+    }
+  }
+  BarrierOf(barrier, kWarpgroupThreads);
+  WaitForDependency();
+  const int columns = min(kColumns, p.m - x_row0);
+  const bool wide = out.dtype != DType::kF32 && out.ldy % 4 == 0 &&
+                    reinterpret_cast<uintptr_t>(out.y) % 8 == 0;
+  constexpr int kFours = kWarpgroupRows / 4;
+  constexpr int kStep = kWarpgroupThreads / kFours;  // columns at once
+  const int row = thread % kFours * 4;
+  const float* from = shared + thread / kFours * kTotalPitch + row;
+  if (out.plain && wide && w_row0 + kWarpgroupRows <= out.n_out) {
+    auto* y = static_cast<__nv_bfloat16*>(out.y) + w_row0 + row +
+              (x_row0 + thread / kFours) * out.ldy;
+#pragma unroll 4
+    for (int c = thread / kFours; c < columns; c += kStep) {
+      const float4 f = *reinterpret_cast<const float4*>(from);
+      float v[4] = {f.x, f.y, f.z, f.w};
+      FinishFour<__nv_bfloat162>(reinterpret_cast<char*>(y), false, v);
+      from += kStep * kTotalPitch;
+      y += kStep * out.ldy;
+    }
+  } else {
+    const bool silu = out.epilogue == W4Epilogue::kSiluMul;
+    // Of kSiluMul tiles of 16 gate rows and of their 16 up rows alternate:
+    // fours of up rows have nothing to store.
+    const bool up_row = silu && row % (2 * kTileRows) >= kTileRows;
+    const int column =
+        silu ? (w_row0 + row / (2 * kTileRows) * (2 * kTileRows)) / 2 +
+                   row % kTileRows
+             : w_row0 + row;
+#pragma unroll 1
+    for (int c = thread / kFours; c < (up_row ? 0 : columns); c += kStep) {
+      const float4 f = *reinterpret_cast<const float4*>(from);
+      float v[4] = {f.x, f.y, f.z, f.w};
+      if (silu) {
+        const float4 up = *reinterpret_cast<const float4*>(from + kTileRows);
+        v[0] = SiluMul(v[0], up.x);
+        v[1] = SiluMul(v[1], up.y);
+        v[2] = SiluMul(v[2], up.z);
+        v[3] = SiluMul(v[3], up.w);
+      }
+      StoreFour(out, wide, x_row0 + c, column, v);
+      from += kStep * kTotalPitch;
+    }
+  }
+}
+
+}  // namespace nibble::kernels::cuda
