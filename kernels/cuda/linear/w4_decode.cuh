@@ -49,23 +49,18 @@ inline constexpr float kXScale = 18446744073709551616.0f;
 template <XType X>
 inline constexpr bool kScalesX = X == XType::kBF16;
 
-// What a code counts in an operand of row g, with kXScale on x or on the
-// weight, and how many times that in an operand of row g + 8.
+// What a code counts in an operand of row g, kXScale on x included, and how
+// many times that in an operand of row g + 8.
 template <XType X>
 inline constexpr float kCodeUnit = X == XType::kBF16 ? 0x1p-69f : 0x1p-24f;
 inline constexpr float kHighUnit = 16;
 
-template <XType X, bool kScaledX>
 __device__ __forceinline__ void DecodeInt4(uint32_t w, uint32_t (&a)[4]) {
   a[0] = w & 0x000F000Fu;
   a[1] = w & 0x00F000F0u;
   w >>= 8;
   a[2] = w & 0x000F000Fu;
   a[3] = w & 0x00F000F0u;
-  if constexpr (kScalesX<X> && !kScaledX) {
-#pragma unroll
-    for (uint32_t& pair : a) pair = ScaleBf16Pair(pair, kXScalePair);
-  }
 }
 
 // What an E2M1 value of 1 is in an operand, kXScale on x included: its bits are
@@ -94,22 +89,12 @@ __device__ __forceinline__ void DecodeE2m1(uint32_t w, uint32_t (&a)[4]) {
   }
 }
 
-// The A operand of one step from a lane's word.
-template <typename F, XType X, bool kScaledX = false>
+// The A operand of one step from a lane's word; x must carry kXScale where
+// kScalesX says so.
+template <typename F, XType X>
 __device__ __forceinline__ void Decode(uint32_t w, uint32_t (&a)[4]) {
-  static_assert(
-      kScaledX || !kScalesX<X>,
-      "CONTRACT CHANGED: call Decode<F, X, true> and give the product "
-      "BF16 x scaled by kXScale (2^64, exactly, ScaleBf16Pair) in EVERY "
-      "kernel: with subnormal A operands mma aligns products "
-      "differently, so scaling the weight gives other bits (measured: "
-      "20% of outputs differ). Mid kernel: the spare warps that make "
-      "the sums of x can scale x in shared memory in place, then "
-      "fence.proxy.async, then arrive on a second barrier that "
-      "consumers wait for; sums are divided by kXScale again as in "
-      "SumBlock of w4a16_small.cuh.");
   if constexpr (F::code == W4Code::kInt4) {
-    DecodeInt4<X, kScaledX>(w, a);
+    DecodeInt4(w, a);
   } else {
     DecodeE2m1<X>(w, a);
   }

@@ -93,7 +93,7 @@ __device__ __forceinline__ void Compute(const MidCta& cta, int warpgroup,
                             : step % 4 == 1 ? quad.y
                             : step % 4 == 2 ? quad.z
                                             : quad.w;
-      Decode<F, X, true>(word, a[unit % 2][s]);
+      Decode<F, X>(word, a[unit % 2][s]);
     }
   };
   ring.Wait();

@@ -447,7 +447,7 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
           for (int s = 0; s < 2 * kSteps; ++s) {
             const int turn = s % 2, step = (i + turn) * kSteps + s / 2;
             uint32_t a[4];
-            Decode<F, X, true>(Word(codes, step), a);
+            Decode<F, X>(Word(codes, step), a);
 #pragma unroll
             for (int nt = 0; nt < NT; ++nt) {
               // With groups of one step, both share a load.
