@@ -60,30 +60,6 @@ __device__ __forceinline__ void BarrierOf(int id, int threads) {
   asm volatile("bar.sync %0,%1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Counters in shared memory, by which the warps of a CTA hand over data.
-__device__ __forceinline__ int AddAcquireRelease(int* shared, int value) {
-  int before;
-  asm volatile("atom.acq_rel.cta.shared.add.s32 %0,[%1],%2;"
-               : "=r"(before)
-               : "r"(SharedAddress(shared)), "r"(value)
-               : "memory");
-  return before;
-}
-__device__ __forceinline__ int LoadAcquire(const int* shared) {
-  int value;
-  asm volatile("ld.acquire.cta.shared.s32 %0,[%1];"
-               : "=r"(value)
-               : "r"(SharedAddress(shared))
-               : "memory");
-  return value;
-}
-__device__ __forceinline__ void StoreRelease(int* shared, int value) {
-  asm volatile(
-      "st.release.cta.shared.s32 [%0],%1;" ::"r"(SharedAddress(shared)),
-      "r"(value)
-      : "memory");
-}
-
 // Programmatic dependent launch (compute capability 9.0): waits for the end
 // of the kernels ahead; lets the kernel behind start.
 __device__ __forceinline__ void WaitForDependency() {
@@ -112,14 +88,6 @@ __device__ __forceinline__ uint4 LoadGlobal16If(bool there, const void* p) {
 
 __device__ __forceinline__ uint4 LoadShared16(const void* p) {
   return *static_cast<const uint4*>(p);
-}
-
-// (a & b) | c in one instruction.
-template <uint32_t kMask, uint32_t kOr>
-__device__ __forceinline__ uint32_t AndOr(uint32_t a) {
-  uint32_t r;
-  asm("lop3.b32 %0,%1,%2,%3,0xEA;" : "=r"(r) : "r"(a), "n"(kMask), "n"(kOr));
-  return r;
 }
 
 // Two ones.

@@ -104,11 +104,6 @@ __device__ __forceinline__ void BarrierArriveInCluster(uint32_t in_cta) {
                : "memory");
 }
 
-__device__ __forceinline__ uint32_t ClusterRank() {
-  uint32_t r;
-  asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(r));
-  return r;
-}
 __device__ __forceinline__ void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }

@@ -49,6 +49,18 @@ inline constexpr float kXScale = 18446744073709551616.0f;
 template <XType X>
 inline constexpr bool kScalesX = X == XType::kBF16;
 
+// Eight elements of x as products want them.
+template <XType X>
+__device__ __forceinline__ uint4 Scaled(uint4 v) {
+  if constexpr (kScalesX<X>) {
+    v.x = ScaleBf16Pair(v.x, kXScalePair);
+    v.y = ScaleBf16Pair(v.y, kXScalePair);
+    v.z = ScaleBf16Pair(v.z, kXScalePair);
+    v.w = ScaleBf16Pair(v.w, kXScalePair);
+  }
+  return v;
+}
+
 // What a code counts in an operand of row g, kXScale on x included, and how
 // many times that in an operand of row g + 8.
 template <XType X>

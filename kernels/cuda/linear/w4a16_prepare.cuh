@@ -60,14 +60,10 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kScalesX<X>) {
-        uint4& q = v[c][i];
-        q.x = ScaleBf16Pair(q.x, kXScalePair);
-        q.y = ScaleBf16Pair(q.y, kXScalePair);
-        q.z = ScaleBf16Pair(q.z, kXScalePair);
-        q.w = ScaleBf16Pair(q.w, kXScalePair);
+        v[c][i] = Scaled<X>(v[c][i]);
         if (row + i * 4 < p.m && k + c * kChunkK < p.k) {
           *reinterpret_cast<uint4*>(to + i * 4 * p.scaled_pitch_bytes +
-                                    c * (kChunkK * 2)) = q;
+                                    c * (kChunkK * 2)) = v[c][i];
         }
       }
       if constexpr (kNeedsSums<F>) {

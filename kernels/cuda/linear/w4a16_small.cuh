@@ -20,18 +20,6 @@
 
 namespace nibble::kernels::cuda {
 
-// x as the kernel's products want it (kScalesX).
-template <XType X>
-__device__ __forceinline__ uint4 Scaled(uint4 v) {
-  if constexpr (kScalesX<X>) {
-    v.x = ScaleBf16Pair(v.x, kXScalePair);
-    v.y = ScaleBf16Pair(v.y, kXScalePair);
-    v.z = ScaleBf16Pair(v.z, kXScalePair);
-    v.w = ScaleBf16Pair(v.w, kXScalePair);
-  }
-  return v;
-}
-
 // Brings a slice's part of rows [row0, row0 + rows) of x to shared memory,
 // zeros beyond k. Through registers: for lines that every SM asks for at the
 // same time plain loads are several times as fast as cp.async or bulk copies
