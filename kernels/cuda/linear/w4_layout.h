@@ -115,13 +115,30 @@ constexpr int64_t PackedBytes(W4Layout layout, int64_t n, int64_t k) {
 }
 
 // The summation order of the whole kernel family, a function of k alone: the
-// blocks of k are cut into at most kMaxSlices slices of SliceBlocks(k) blocks.
-// Within a slice groups follow each other in one chain of FP32 FMAs, slices
-// are added in ascending order. So a row of the result is the same bits in
-// every kernel and for every M.
+// blocks of k are cut into at most kMaxSlices slices of SliceBlocks(k) blocks
+// (the last may have fewer). Within a slice groups follow each other in one
+// chain of FP32 FMAs, slices are added in ascending order. So a row of the
+// result is the same bits in every kernel and for every M.
+//
+// Slices go in equal numbers to kSliceSharers CTAs, and those that a CTA lacks
+// are time lost: of 8 to 16 slices (as many as there are blocks, where those
+// are fewer) the number is taken that loses least, of equals the greatest.
+// 4,096 is 16 slices of one block, 14,336 is 8 of seven.
 inline constexpr int kMaxSlices = 16;
+inline constexpr int kMinSlices = 8;
+inline constexpr int kSliceSharers = 4;
 constexpr int SliceBlocks(int64_t k) {
-  return static_cast<int>(CeilDiv(BlocksPerTile(k), kMaxSlices));
+  const int64_t blocks = BlocksPerTile(k);
+  int64_t best = 0, least = 0;
+  for (int slices = kMaxSlices; slices >= kMinSlices; --slices) {
+    const int64_t length = CeilDiv(blocks, slices);
+    const int64_t count = CeilDiv(blocks, length);  // sometimes fewer
+    const int64_t lasts = length * CeilDiv(count, kSliceSharers);
+    if (best != 0 && (count < kMinSlices || lasts >= least)) continue;
+    best = length;
+    least = lasts;
+  }
+  return static_cast<int>(best);
 }
 constexpr int Slices(int64_t k) {
   return static_cast<int>(CeilDiv(BlocksPerTile(k), SliceBlocks(k)));

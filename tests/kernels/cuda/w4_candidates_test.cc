@@ -1,9 +1,11 @@
 // The ways to launch W4A16, asked for without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/linear/tune.h"
@@ -125,6 +127,23 @@ TEST(W4Layout, SummationOrderCoversEveryBlockOnce) {
     // The last slice has a block, and none is left over.
     EXPECT_LT(int64_t{Slices(k) - 1} * SliceBlocks(k), blocks) << k;
     EXPECT_GE(int64_t{Slices(k)} * SliceBlocks(k), blocks) << k;
+  }
+}
+
+TEST(W4Layout, SlicesFillTheirSharers) {
+  const auto slices = [](int64_t k) {
+    return std::pair(Slices(k), SliceBlocks(k));
+  };
+  EXPECT_EQ(slices(96), std::pair(1, 1));
+  EXPECT_EQ(slices(1536), std::pair(6, 1));
+  EXPECT_EQ(slices(4096), std::pair(16, 1));
+  EXPECT_EQ(slices(5120), std::pair(10, 2));
+  EXPECT_EQ(slices(8192), std::pair(16, 2));
+  EXPECT_EQ(slices(8960), std::pair(12, 3));
+  EXPECT_EQ(slices(14'336), std::pair(8, 7));
+  EXPECT_EQ(slices(28'672), std::pair(16, 7));
+  for (int64_t k = 1; k <= 70'000; k += 61) {
+    EXPECT_GE(Slices(k), std::min<int64_t>(BlocksPerTile(k), kMinSlices)) << k;
   }
 }
 
