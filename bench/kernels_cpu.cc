@@ -47,14 +47,35 @@ struct Options {
 
 // Weights of one format, more of them than the caches hold.
 struct Matrices {
-  std::vector<std::vector<std::byte>> files;
+  std::vector<std::byte> file;  // all of them, and their scales
+  std::string name;
   std::vector<std::unique_ptr<LinearOp>> ops;
 };
 
+// A format and, where it leaves the choice, the weights that share a scale.
+struct Format {
+  QuantFormat format;
+  int64_t group = 0;
+};
+
+std::vector<Format> AllFormats() {
+  std::vector<Format> formats;
+  for (const kernels::FormatInfo& info : kernels::kFormatTable) {
+    formats.push_back({info.format});
+  }
+  for (const QuantFormat format :
+       {QuantFormat::kInt4, QuantFormat::kInt4Sym, QuantFormat::kAwq}) {
+    for (const int64_t group : {32, 64, 128}) {
+      formats.push_back({format, group});
+    }
+  }
+  return formats;
+}
+
 // Any bytes are weights; scales (FP16 or FP32 bits) of small exponents keep
 // the sums finite. Codes do not matter for speed.
-std::vector<std::byte> SomeWeights(QuantFormat format, int64_t n, int64_t k) {
-  std::vector<std::byte> bytes(n * kernels::RowBytes(format, k));
+std::vector<std::byte> SomeBytes(int64_t count) {
+  std::vector<std::byte> bytes(count);
   uint32_t state = 1;
   for (std::byte& byte : bytes) {
     state = state * 1664525 + 1013904223;
@@ -63,19 +84,29 @@ std::vector<std::byte> SomeWeights(QuantFormat format, int64_t n, int64_t k) {
   return bytes;
 }
 
-Matrices MakeMatrices(Backend& backend, QuantFormat format, int64_t n,
+WeightView ViewOf(const Format& format, int64_t n, int64_t k) {
+  return {.name = "bench",
+          .format = format.format,
+          .n = n,
+          .k = k,
+          .group_elements = format.group};
+}
+
+Matrices MakeMatrices(Backend& backend, const Format& format, int64_t n,
                       int64_t k) {
   constexpr int64_t kMoreThanCaches = int64_t{160} << 20;
-  const int64_t bytes = n * kernels::RowBytes(format, k);
-  const int64_t count = std::clamp<int64_t>(kMoreThanCaches / bytes, 1, 512);
+  WeightView view = ViewOf(format, n, k);
+  const int64_t scale_bytes =
+      kernels::IsBlockFormat(format.format) ? 0 : 2 * n * view.Groups();
   Matrices matrices;
-  matrices.files.push_back(SomeWeights(format, n, k));
+  matrices.file = SomeBytes(view.Bytes() + 2 * scale_bytes);
+  matrices.name = kernels::DisplayName(view);
+  view.data = matrices.file.data();
+  view.scales = view.data + view.Bytes();
+  view.zeros_or_mins = view.scales + scale_bytes;
+  const int64_t count =
+      std::clamp<int64_t>(kMoreThanCaches / view.Bytes(), 1, 512);
   for (int64_t i = 0; i < count; ++i) {
-    const WeightView view{.name = "bench",
-                          .format = format,
-                          .n = n,
-                          .k = k,
-                          .data = matrices.files[0].data()};
     auto op = backend.MakeLinear({&view, 1}, {.name = "bench"});
     if (!op.ok()) {
       std::fprintf(stderr, "%s\n", op.status().ToString().c_str());
@@ -86,9 +117,8 @@ Matrices MakeMatrices(Backend& backend, QuantFormat format, int64_t n,
   return matrices;
 }
 
-void BenchFormat(Backend& backend, QuantFormat format, const Options& options,
-                 double int8_peak) {
-  const Matrices matrices = MakeMatrices(backend, format, options.n, options.k);
+void BenchFormat(Backend& backend, const Matrices& matrices,
+                 const Options& options, double peak) {
   const int64_t most =
       *std::max_element(options.rows.begin(), options.rows.end());
   const auto x = backend.MakeActivations(most, options.k).value();
@@ -102,9 +132,9 @@ void BenchFormat(Backend& backend, QuantFormat format, const Options& options,
   const int64_t packed_bytes = matrices.ops[0]->packed_bytes();
   const auto bytes = static_cast<double>(packed_bytes);
   const double read_peak = MeasureRead(options.threads, packed_bytes);
-  std::printf("%s of %.2f MB: read %.1f GB/s; %s\n",
-              std::string(kernels::Name(format)).c_str(), bytes * 1e-6,
-              read_peak * 1e-9, matrices.ops[0]->plan().ToString().c_str());
+  std::printf("%s of %.2f MB: read %.1f GB/s; %s\n", matrices.name.c_str(),
+              bytes * 1e-6, read_peak * 1e-9,
+              matrices.ops[0]->plan().ToString().c_str());
   for (const int64_t rows : options.rows) {
     size_t next = 0;
     const double seconds = BestSeconds(options.seconds, [&] {
@@ -115,13 +145,13 @@ void BenchFormat(Backend& backend, QuantFormat format, const Options& options,
                               static_cast<double>(options.n) *
                               static_cast<double>(options.k);
     std::printf(
-        "%-5s %6lld x %-6lld M %4lld %10.1f us %7.1f GB/s (%3.0f%%) "
+        "%-10s %6lld x %-6lld M %4lld %10.1f us %7.1f GB/s (%3.0f%%) "
         "%8.1f GOP/s (%3.0f%%)\n",
-        std::string(kernels::Name(format)).c_str(),
-        static_cast<long long>(options.n), static_cast<long long>(options.k),
-        static_cast<long long>(rows), seconds * 1e6, bytes / seconds * 1e-9,
+        matrices.name.c_str(), static_cast<long long>(options.n),
+        static_cast<long long>(options.k), static_cast<long long>(rows),
+        seconds * 1e6, bytes / seconds * 1e-9,
         100 * bytes / seconds / read_peak, operations / seconds * 1e-9,
-        100 * operations / seconds / int8_peak);
+        100 * operations / seconds / peak);
     std::fflush(stdout);
   }
 }
@@ -199,12 +229,17 @@ int Main(int argc, char** argv) {
   const double int8_peak = MeasureInt8(threads, target);
   std::printf("%s: 8-bit dot products %.0f GOP/s\n",
               (*backend)->description().c_str(), int8_peak * 1e-9);
-  for (const kernels::FormatInfo& info : kernels::kFormatTable) {
-    const bool wanted =
-        options.formats.empty() ||
-        std::find(options.formats.begin(), options.formats.end(), info.name) !=
-            options.formats.end();
-    if (wanted) BenchFormat(**backend, info.format, options, int8_peak);
+  for (const Format& format : AllFormats()) {
+    const WeightView view = ViewOf(format, options.n, options.k);
+    const std::vector<std::string>& names = options.formats;
+    if (!names.empty() &&
+        std::find(names.begin(), names.end(), kernels::DisplayName(view)) ==
+            names.end()) {
+      continue;
+    }
+    BenchFormat(**backend,
+                MakeMatrices(**backend, format, options.n, options.k), options,
+                int8_peak);
   }
   if (!options.attention) return 0;
   for (const int32_t length : {128, 512, 2048}) {

@@ -7,7 +7,7 @@
 
 namespace nibble::kernels::cpu {
 
-absl::StatusOr<std::unique_ptr<Activations>> CpuActivations::Create(
+absl::StatusOr<std::unique_ptr<CpuActivations>> CpuActivations::Create(
     int64_t max_rows, int64_t k, const ActivationUse* use) {
   if (max_rows <= 0 || k <= 0) {
     return absl::InvalidArgumentError(

@@ -52,7 +52,7 @@ struct ActivationUse {
 // what was written takes memory. Owned by the model, engine thread only.
 class CpuActivations final : public Activations {
  public:
-  static absl::StatusOr<std::unique_ptr<Activations>> Create(
+  static absl::StatusOr<std::unique_ptr<CpuActivations>> Create(
       int64_t max_rows, int64_t k, const ActivationUse* use);
 
   const ActivationUse& use() const { return *use_; }

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "kernels/cpu/float_dot.h"
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/row_ops.h"
 #include "kernels/reference/dequant.h"
 #include "kernels/scoped_timer.h"
 
@@ -33,7 +34,8 @@ absl::Status CheckPart(const WeightView& part, int64_t k) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", std::string(part.name), "': ", why...));
   };
-  if (!IsBlockFormat(part.format)) {
+  const bool floats = info.code == CodeType::kFloat;
+  if (!floats && !PackedFormatOf(part)) {
     return refuse("its format ", std::string(info.name),
                   " is not one that the CPU backend runs");
   }
@@ -48,7 +50,12 @@ absl::Status CheckPart(const WeightView& part, int64_t k) {
     return refuse("k = ", k, " is no multiple of ", info.block_elements,
                   ", the block of ", std::string(info.name));
   }
-  return absl::OkStatus();
+  if (IsBlockFormat(part.format)) return absl::OkStatus();
+  if (k % kBlock != 0) {
+    return refuse("k = ", k, " is no multiple of ", kBlock,
+                  ", the block of its activations");
+  }
+  return CheckWeight(part);
 }
 
 }  // namespace
@@ -68,21 +75,7 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
   op->context_ = context;
   op->k_ = parts[0].k;
   for (const WeightView& weight : parts) {
-    NIBBLE_RETURN_IF_ERROR(CheckPart(weight, op->k_));
-    Part part;
-    part.weight = weight;
-    part.first_column = op->n_;
-    part.first_panel = op->panels_;
-    part.packed = {.format = weight.format,
-                   .k = weight.k,
-                   .panels = DivideUp<int64_t>(weight.n, kPanelRows),
-                   .panel_bytes = PanelBytes(weight.format, weight.k)};
-    if (PackedFormatOf(weight.format)) {
-      part.packed.kernels = DotKernelsFor(context.target, weight.format);
-    }
-    op->n_ += weight.n;
-    op->panels_ += part.packed.panels;
-    op->parts_.push_back(part);
+    NIBBLE_RETURN_IF_ERROR(op->AddPart(weight, options));
   }
   if (options.bias != nullptr) {
     op->bias_.assign(options.bias, options.bias + op->n_);
@@ -93,6 +86,47 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
     op->plan_ = context.plans->PlanFor(op->parts_[0].packed);
   }
   return op;
+}
+
+absl::Status CpuLinear::AddPart(const WeightView& weight,
+                                const LinearOptions& options) {
+  NIBBLE_RETURN_IF_ERROR(CheckPart(weight, k_));
+  Part part;
+  part.weight = weight;
+  part.first_column = n_;
+  part.first_panel = panels_;
+  part.packed = {.format = weight.format,
+                 .packed = PackedFormatOf(weight),
+                 .header_blocks = HeaderBlocks(weight),
+                 .k = weight.k,
+                 .panels = DivideUp<int64_t>(weight.n, kPanelRows),
+                 .panel_bytes = PanelBytes(weight)};
+  if (part.packed.packed) {
+    part.packed.kernels = DotKernelsFor(context_.target, *part.packed.packed);
+  }
+  if (options.multiply) {
+    NIBBLE_ASSIGN_OR_RETURN(part.ordered, FindOrder(weight, options));
+  }
+  n_ += weight.n;
+  panels_ += part.packed.panels;
+  parts_.push_back(part);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> CpuLinear::FindOrder(const WeightView& weight,
+                                         const LinearOptions& options) {
+  NIBBLE_ASSIGN_OR_RETURN(std::vector<int32_t> columns, ColumnOrder(weight));
+  if (columns.empty()) return kAsIs;
+  // Parts of one layer are usually sorted alike.
+  for (size_t i = 0; i < ordered_.size(); ++i) {
+    if (ordered_[i].columns == columns) return static_cast<int>(i);
+  }
+  static constexpr ActivationUse kBoth{.codes = true, .floats = true};
+  OrderedInput input{.columns = std::move(columns), .x = nullptr};
+  NIBBLE_ASSIGN_OR_RETURN(input.x,
+                          CpuActivations::Create(options.max_rows, k_, &kBoth));
+  ordered_.push_back(std::move(input));
+  return static_cast<int>(ordered_.size()) - 1;
 }
 
 absl::Status CpuLinear::PackParts(const LinearOptions& options) {
@@ -112,18 +146,24 @@ absl::Status CpuLinear::PackParts(const LinearOptions& options) {
     PackedMatrix& packed = part.packed;
     packed.data = at;
     context_.pool->ParallelFor(packed.panels, [&](int64_t panel, int) {
-      PackPanel(part.weight, panel, at + panel * packed.panel_bytes);
+      PackPanel(part.weight, OrderOf(part), panel,
+                at + panel * packed.panel_bytes);
     });
     at += RoundUp(packed.panels * packed.panel_bytes, kCacheLine);
   }
   return absl::OkStatus();
 }
 
+std::span<const int32_t> CpuLinear::OrderOf(const Part& part) const {
+  if (part.ordered == kAsIs) return {};
+  return ordered_[part.ordered].columns;
+}
+
 ActivationUse CpuLinear::use() const {
   ActivationUse use;
   if (weights_.size_bytes == 0) return use;
   for (const Part& part : parts_) {
-    const bool codes = PackedFormatOf(part.weight.format).has_value();
+    const bool codes = part.packed.packed && part.ordered == kAsIs;
     use.codes = use.codes || codes;
     use.floats = use.floats || !codes;
   }
@@ -161,10 +201,27 @@ void CpuLinear::Run(const LinearCall& call) const {
   NIBBLE_CHECK_EQ(call.y.cols, n_);
   NIBBLE_CHECK_GE(call.row_begin, 0);
   NIBBLE_CHECK_LE(call.row_begin + rows, call.x->max_rows());
+  OrderColumns(call);
   const Split split = SplitWork(rows);
   context_.pool->ParallelFor(
       split.row_tasks * split.panel_tasks,
       [&](int64_t task, int) { RunTask(call, split, task); });
+}
+
+void CpuLinear::OrderColumns(const LinearCall& call) const {
+  const auto& from = static_cast<const CpuActivations&>(*call.x);
+  for (const OrderedInput& input : ordered_) {
+    CpuActivations& to = *input.x;
+    NIBBLE_CHECK_LE(call.y.rows, to.max_rows());
+    context_.pool->ParallelFor(call.y.rows, [&](int64_t row, int) {
+      const float* x = from.FloatRow(call.row_begin + row);
+      float* ordered = to.FloatRow(row);
+      for (int64_t c = 0; c < k_; ++c) ordered[c] = x[input.columns[c]];
+      EncodeRow(ordered, k_,
+                {.codes = to.Quad(row / kQuad),
+                 .lane = static_cast<int>(row % kQuad)});
+    });
+  }
 }
 
 void CpuLinear::RunTask(const LinearCall& call, const Split& split,
@@ -186,7 +243,7 @@ void CpuLinear::RunTask(const LinearCall& call, const Split& split,
 
 void CpuLinear::RunPanel(const LinearCall& call, const Part& part,
                          int64_t panel, const RowRange& rows) const {
-  if (PackedFormatOf(part.weight.format)) {
+  if (part.packed.packed) {
     IntegerTiles(call, part, panel, rows);
   } else {
     FloatTiles(call, part, panel, rows);
@@ -195,14 +252,18 @@ void CpuLinear::RunPanel(const LinearCall& call, const Part& part,
 
 void CpuLinear::IntegerTiles(const LinearCall& call, const Part& part,
                              int64_t panel, const RowRange& range) const {
-  const auto& x = static_cast<const CpuActivations&>(*call.x);
+  const bool as_is = part.ordered == kAsIs;
+  const auto& x = as_is ? static_cast<const CpuActivations&>(*call.x)
+                        : *ordered_[part.ordered].x;
+  const int64_t first_row = as_is ? call.row_begin : 0;
   DotCall dot{.panel = part.packed.data + panel * part.packed.panel_bytes,
               .blocks = x.blocks(),
+              .header_blocks = part.packed.header_blocks,
               .quad_stride = x.blocks()};
   alignas(kCacheLine) float sums[kMaxDotRows * kPanelRows];
   dot.out = sums;
   for (int64_t row = range.begin; row < range.end;) {
-    const int64_t x_row = call.row_begin + row;
+    const int64_t x_row = first_row + row;
     const int lane = static_cast<int>(x_row % kQuad);
     const int rows = RowsAtOnce(lane, range.end - row, range.tail);
     const int variant = VariantFor(lane, rows);
@@ -261,8 +322,7 @@ void CpuLinear::GatherRows(std::span<const int32_t> ids, TensorView y) const {
         parts_.begin(), parts_.end(), int64_t{ids[i]},
         [](int64_t id, const Part& part) { return id < part.first_column; });
     const Part& part = *std::prev(after);
-    reference::DequantizeRow(part.weight.format,
-                             part.weight.Row(ids[i] - part.first_column), k_,
+    reference::DequantizeRow(part.weight, ids[i] - part.first_column,
                              y.RowF32(i));
   });
 }

@@ -52,6 +52,13 @@ class CpuLinear final : public LinearOp {
     PackedMatrix packed;  // in weights_
     int64_t first_column = 0;
     int64_t first_panel = 0;
+    int ordered = kAsIs;  // which of ordered_ it reads
+  };
+  static constexpr int kAsIs = -1;  // the caller's activations
+  // The input of parts in act-order: column c is column columns[c] of x.
+  struct OrderedInput {
+    std::vector<int32_t> columns;
+    std::unique_ptr<CpuActivations> x;  // [max_rows, k], filled by each Run
   };
   // How the panels and the rows of one call are shared out; every task does
   // some panels for some quads of rows.
@@ -64,7 +71,13 @@ class CpuLinear final : public LinearOp {
   };
 
   CpuLinear() = default;
+  absl::Status AddPart(const WeightView& weight, const LinearOptions& options);
   absl::Status PackParts(const LinearOptions& options);
+  absl::StatusOr<int> FindOrder(const WeightView& weight,
+                                const LinearOptions& options);
+  std::span<const int32_t> OrderOf(const Part& part) const;
+  // Rows of call.x into ordered_.
+  void OrderColumns(const LinearCall& call) const;
   Split SplitWork(int64_t rows) const;
   void RunTask(const LinearCall& call, const Split& split, int64_t task) const;
   // Rows of call.y, and what becomes of those after the last whole quad.
@@ -88,6 +101,7 @@ class CpuLinear final : public LinearOp {
   int64_t n_ = 0;
   int64_t k_ = 0;
   std::vector<Part> parts_;
+  std::vector<OrderedInput> ordered_;
   int64_t panels_ = 0;       // of all parts
   std::vector<float> bias_;  // [n], or empty
   ArenaSpan weights_;

@@ -2,7 +2,7 @@
 
 namespace nibble::kernels::cpu {
 
-DotKernels DotKernelsFor(CpuTarget target, QuantFormat format) {
+DotKernels DotKernelsFor(CpuTarget target, const PackedFormat& format) {
   switch (target) {
     case CpuTarget::kPortable:
       return PortableDotKernels(format);

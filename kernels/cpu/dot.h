@@ -14,6 +14,7 @@ namespace nibble::kernels::cpu {
 struct DotCall {
   const std::byte* panel = nullptr;  // 16 rows of weights, all of k
   int64_t blocks = 0;                // k / 32
+  int64_t header_blocks = 0;         // that share a header of the panel
   const QuadBlock* x = nullptr;      // block 0 of the first quad of rows
   int64_t quad_stride = 0;           // QuadBlocks from a quad to the next
   int lane = 0;                      // the first row within its quad
@@ -31,7 +32,8 @@ struct DotCall {
 //     acc = fma(float(dot), w_scale[b] * x_scale[b], acc)
 //     with minimums: acc = fma(w_min[b], x_sum[b], acc)
 //
-// w_scale and w_min of the K formats are d * s and -dmin * m, exact in FP32.
+// w_scale and w_min of the K formats are d * s and -dmin * m, w_min of a zero
+// point is -scale * zero: exact in FP32.
 using DotKernel = void (*)(const DotCall& call);
 
 // The kernels of one format on one target, by the rows they compute: 1 and 2
@@ -72,13 +74,13 @@ constexpr int RowsAtOnce(int lane, int64_t left, RowTail tail) {
 inline constexpr int kAheadBytes = 4096;
 inline constexpr int kLineBytes = 64;
 
-// `target` must be available, `format` an integer one.
-DotKernels DotKernelsFor(CpuTarget target, QuantFormat format);
+// `target` must be available, `format` one of kPackedFormats.
+DotKernels DotKernelsFor(CpuTarget target, const PackedFormat& format);
 
 // One for each target; empty tables where the compiler cannot make it.
-DotKernels PortableDotKernels(QuantFormat format);
-DotKernels Avx2DotKernels(QuantFormat format);
-DotKernels AvxVnniDotKernels(QuantFormat format);
-DotKernels Avx512VnniDotKernels(QuantFormat format);
+DotKernels PortableDotKernels(const PackedFormat& format);
+DotKernels Avx2DotKernels(const PackedFormat& format);
+DotKernels AvxVnniDotKernels(const PackedFormat& format);
+DotKernels Avx512VnniDotKernels(const PackedFormat& format);
 
 }  // namespace nibble::kernels::cpu

@@ -32,6 +32,14 @@ inline __m256 LoadHalves(const std::byte* from) {
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
+template <DType kType>
+inline __m256 LoadScales16(const std::byte* from) {
+  if constexpr (kType == DType::kF16) return LoadHalves(from);
+  const __m256i bits = _mm256_cvtepu16_epi32(
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
 inline __m256 LoadUnsignedBytes(const std::byte* from) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(
       _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
@@ -110,23 +118,40 @@ inline __m256 AddScaled(__m256i dot, __m256 scale, float x_scale, __m256 acc) {
                          _mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), acc);
 }
 
-// One of the two halves of a panel. `at` points at the block's codes of that
-// half, `scales` at its scales (FP16 or bytes), `d`, `dmin` at the super's.
+// One of the two halves of a panel: where a block's codes and scales are, and
+// what the header says. `min` is kSuper's -dmin or the minimum of a group, a
+// zero point's too.
 struct HalfPanel {
   const std::byte* codes;
   const std::byte* scales;
-  __m256 d;
-  __m256 dmin;
+  __m256 scale;
+  __m256 min;
 };
+
+// `at` points at the header, of the whole panel; `half` is 0 or 1.
+template <PackedFormat kFormat>
+inline void LoadHeader(const std::byte* at, int half, HalfPanel* to) {
+  constexpr DType kType = kFormat.scale_dtype;
+  constexpr Scaling kScaling = kFormat.scaling;
+  const std::byte* second = at + 2 * kPanelRows;
+  to->scale = LoadScales16<kType>(at + 2 * kLanes * half);
+  to->min = _mm256_setzero_ps();
+  if constexpr (kScaling == Scaling::kSuper || kScaling == Scaling::kGroupMin) {
+    to->min = LoadScales16<kType>(second + 2 * kLanes * half);
+  } else if constexpr (kScaling == Scaling::kGroupZero) {
+    to->min = _mm256_fnmadd_ps(
+        to->scale, LoadUnsignedBytes(second + kLanes * half), to->min);
+  }
+}
 
 template <PackedFormat kFormat, int kGroup>
 inline void AddHalvesOfBlock(const HalfPanel& half, const QuadBlock& x,
                              int lane, __m256* acc) {
   constexpr int kBits = kFormat.code_bits;
   constexpr int kShift = kFormat.offset_shift - 3;
-  const __m256 first = _mm256_mul_ps(half.d, LoadSignedBytes(half.scales));
+  const __m256 first = _mm256_mul_ps(half.scale, LoadSignedBytes(half.scales));
   const __m256 second =
-      _mm256_mul_ps(half.d, LoadSignedBytes(half.scales + kPanelRows));
+      _mm256_mul_ps(half.scale, LoadSignedBytes(half.scales + kPanelRows));
   BlockSums<kBits, kGroup> sums;
   Clear(sums);
   AddSlabs<kBits, kGroup, false>(half.codes, x, lane, sums);
@@ -160,11 +185,11 @@ inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
     AddHalvesOfBlock<kFormat, kGroup>(half, x, lane, acc);
     return;
   }
-  __m256 scale, min = _mm256_setzero_ps();
+  __m256 scale = half.scale, min = half.min;
   if constexpr (kFormat.scaling == Scaling::kSuper) {
-    scale = _mm256_mul_ps(half.d, LoadUnsignedBytes(half.scales));
-    min = _mm256_mul_ps(half.dmin, LoadUnsignedBytes(half.scales + kPanelRows));
-  } else {
+    scale = _mm256_mul_ps(scale, LoadUnsignedBytes(half.scales));
+    min = _mm256_mul_ps(min, LoadUnsignedBytes(half.scales + kPanelRows));
+  } else if constexpr (!kFormat.Grouped()) {
     scale = LoadHalves(half.scales);
     if constexpr (kFormat.scaling == Scaling::kScaleMin) {
       min = LoadHalves(half.scales + 2 * kPanelRows);
@@ -179,7 +204,7 @@ inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
   for (int r = 0; r < kGroup; ++r) {
     const int row = lane + r;
     const __m256i neg_zero = Broadcast32(&x.neg_zero[row]);
-    if constexpr (kFormat.scaling == Scaling::kScale) {
+    if constexpr (kFormat.Centred()) {
       const __m256i dot = sums.dots[r].Result(
           code_sums, neg_zero, _mm256_set1_epi32(x.neg_sum8[row]),
           kFormat.offset_shift - 3);
@@ -197,7 +222,8 @@ inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
 template <PackedFormat kFormat, int kGroup, int kHalves>
 inline void HalvesDot(const DotCall& call, const QuadBlock* x, int lane,
                       int first, float* out) {
-  constexpr bool kBytes = kFormat.SuperBytes() != 0;
+  // The K formats' scales are bytes.
+  constexpr bool kBytes = kFormat.HeaderBytes() != 0;
   constexpr int kScaleHalf = kBytes ? kLanes : 2 * kLanes;  // bytes
   __m256 acc[kHalves][kGroup];
   HalfPanel half[kHalves] = {};
@@ -207,17 +233,15 @@ inline void HalvesDot(const DotCall& call, const QuadBlock* x, int lane,
     for (int r = 0; r < kGroup; ++r) acc[h][r] = _mm256_setzero_ps();
   }
   const std::byte* at = call.panel;
+  int64_t header_blocks = 0;  // left of those that share a header
   for (int64_t b = 0; b < call.blocks; ++b) {
-    if (kBytes && b % kSuperBlocks == 0) {
+    if (kFormat.HeaderBytes() != 0 && header_blocks-- == 0) {
 #pragma GCC unroll 2
       for (int h = 0; h < kHalves; ++h) {
-        const std::byte* d = at + (first + h) * 2 * kLanes;
-        half[h].d = LoadHalves(d);
-        if constexpr (kFormat.scaling == Scaling::kSuper) {
-          half[h].dmin = LoadHalves(d + 2 * kPanelRows);
-        }
+        LoadHeader<kFormat>(at, first + h, &half[h]);
       }
-      at += kFormat.SuperBytes();
+      at += kFormat.HeaderBytes();
+      header_blocks = call.header_blocks - 1;
     }
     if constexpr (kGroup == kQuad) {
       for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
@@ -259,11 +283,10 @@ void PanelDot(const DotCall& call) {
 }
 
 struct Maker {
-  template <QuantFormat kFormat>
+  template <PackedFormat kFormat>
   static DotKernels For() {
-    constexpr PackedFormat kPacked = *PackedFormatOf(kFormat);
-    return {{PanelDot<kPacked, 1>, PanelDot<kPacked, 2>, PanelDot<kPacked, 4>,
-             PanelDot<kPacked, 8>, PanelDot<kPacked, 12>,
-             PanelDot<kPacked, 16>}};
+    return {{PanelDot<kFormat, 1>, PanelDot<kFormat, 2>, PanelDot<kFormat, 4>,
+             PanelDot<kFormat, 8>, PanelDot<kFormat, 12>,
+             PanelDot<kFormat, 16>}};
   }
 };

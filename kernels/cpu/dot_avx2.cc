@@ -115,7 +115,7 @@ struct CodeSums<8> {
 
 }  // namespace
 
-DotKernels Avx2DotKernels(QuantFormat format) {
+DotKernels Avx2DotKernels(const PackedFormat& format) {
   return MakeDotKernels<Maker>(format);
 }
 
@@ -130,7 +130,7 @@ DotKernels Avx2DotKernels(QuantFormat format) {
 #else
 
 namespace nibble::kernels::cpu {
-DotKernels Avx2DotKernels(QuantFormat) { return {}; }
+DotKernels Avx2DotKernels(const PackedFormat&) { return {}; }
 }  // namespace nibble::kernels::cpu
 
 #endif

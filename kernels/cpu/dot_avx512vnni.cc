@@ -38,6 +38,14 @@ inline __m512 LoadHalves(const std::byte* from) {
       _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
+template <DType kType>
+inline __m512 LoadScales16(const std::byte* from) {
+  if constexpr (kType == DType::kF16) return LoadHalves(from);
+  const __m512i bits = _mm512_cvtepu16_epi32(
+      _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
 inline __m512 LoadUnsignedBytes(const std::byte* from) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(
       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -144,6 +152,28 @@ inline void DotSlabs(const __m512i* w, __m512i sums, const QuadBlock& x,
   }
 }
 
+// The scales that blocks share, FP32 [16] each (packed_format.h). `min` is
+// kSuper's -dmin or the minimum of a group, a zero point's too.
+struct Header {
+  __m512 scale;
+  __m512 min;
+};
+
+template <PackedFormat kFormat>
+inline Header LoadHeader(const std::byte* at) {
+  constexpr DType kType = kFormat.scale_dtype;
+  constexpr Scaling kScaling = kFormat.scaling;
+  Header header{LoadScales16<kType>(at), _mm512_setzero_ps()};
+  at += 2 * kPanelRows;
+  if constexpr (kScaling == Scaling::kSuper || kScaling == Scaling::kGroupMin) {
+    header.min = LoadScales16<kType>(at);
+  } else if constexpr (kScaling == Scaling::kGroupZero) {
+    header.min =
+        _mm512_fnmadd_ps(header.scale, LoadUnsignedBytes(at), header.min);
+  }
+  return header;
+}
+
 // What a block's rows share: scales, FP32 [16] each, and sums of codes.
 struct BlockScales {
   __m512 first;   // of the block, or of its first half (kSuper16)
@@ -154,7 +184,7 @@ struct BlockScales {
 };
 
 template <PackedFormat kFormat>
-inline BlockScales LoadScales(const std::byte* at, __m512 d, __m512 dmin,
+inline BlockScales LoadScales(const std::byte* at, const Header& header,
                               const __m512i* w) {
   BlockScales s{};
   if constexpr (kFormat.scaling == Scaling::kSuper16) {
@@ -169,11 +199,14 @@ inline BlockScales LoadScales(const std::byte* at, __m512 d, __m512 dmin,
     s.first = LoadHalves(at);
     s.min = LoadHalves(at + 2 * kPanelRows);
   } else if constexpr (kFormat.scaling == Scaling::kSuper) {
-    s.first = _mm512_mul_ps(d, LoadUnsignedBytes(at));
-    s.min = _mm512_mul_ps(dmin, LoadUnsignedBytes(at + kPanelRows));
+    s.first = _mm512_mul_ps(header.scale, LoadUnsignedBytes(at));
+    s.min = _mm512_mul_ps(header.min, LoadUnsignedBytes(at + kPanelRows));
+  } else if constexpr (kFormat.scaling == Scaling::kSuper16) {
+    s.first = _mm512_mul_ps(header.scale, LoadSignedBytes(at));
+    s.second = _mm512_mul_ps(header.scale, LoadSignedBytes(at + kPanelRows));
   } else {
-    s.first = _mm512_mul_ps(d, LoadSignedBytes(at));
-    s.second = _mm512_mul_ps(d, LoadSignedBytes(at + kPanelRows));
+    s.first = header.scale;
+    s.min = header.min;
   }
   return s;
 }
@@ -215,7 +248,7 @@ inline void AddBlock(const __m512i* w, const BlockScales& scales,
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     dots[r] = _mm512_setzero_si512();
-    if constexpr (kFormat.scaling == Scaling::kScale) {
+    if constexpr (kFormat.Centred()) {
       dots[r] = _mm512_slli_epi32(_mm512_set1_epi32(x.neg_sum8[lane + r]),
                                   kFormat.offset_shift - 3);
     }
@@ -224,7 +257,7 @@ inline void AddBlock(const __m512i* w, const BlockScales& scales,
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);
-    if constexpr (kFormat.scaling != Scaling::kScale) {
+    if constexpr (!kFormat.Centred()) {
       acc[r] =
           _mm512_fmadd_ps(scales.min, _mm512_set1_ps(x.sum[lane + r]), acc[r]);
     }
@@ -237,18 +270,17 @@ void PanelDot(const DotCall& call) {
   __m512 acc[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) acc[r] = _mm512_setzero_ps();
-  __m512 d = _mm512_setzero_ps(), dmin = _mm512_setzero_ps();
+  Header header{};
+  int64_t header_blocks = 0;  // left of those that share it
   const std::byte* at = call.panel;
   const int lane = kRows < kQuad ? call.lane : 0;
   const int64_t stride = call.quad_stride;
   const QuadBlock* x = call.x;
   for (int64_t b = 0; b < call.blocks; ++b, ++x) {
-    if (kFormat.SuperBytes() != 0 && b % kSuperBlocks == 0) {
-      d = LoadHalves(at);
-      if constexpr (kFormat.scaling == Scaling::kSuper) {
-        dmin = LoadHalves(at + 2 * kPanelRows);
-      }
-      at += kFormat.SuperBytes();
+    if (kFormat.HeaderBytes() != 0 && header_blocks-- == 0) {
+      header = LoadHeader<kFormat>(at);
+      at += kFormat.HeaderBytes();
+      header_blocks = call.header_blocks - 1;
     }
     if constexpr (kRows >= kQuad) {
       for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
@@ -258,7 +290,7 @@ void PanelDot(const DotCall& call) {
     __m512i w[kSlabs];
     LoadCodes<kFormat.code_bits>(at, w);
     const BlockScales scales =
-        LoadScales<kFormat>(at + kFormat.CodeBytes(), d, dmin, w);
+        LoadScales<kFormat>(at + kFormat.CodeBytes(), header, w);
     at += kFormat.BlockBytes();
 #pragma GCC unroll 4
     for (int q = 0; q * kGroup < kRows; ++q) {
@@ -273,18 +305,17 @@ void PanelDot(const DotCall& call) {
 }
 
 struct Maker {
-  template <QuantFormat kFormat>
+  template <PackedFormat kFormat>
   static DotKernels For() {
-    constexpr PackedFormat kPacked = *PackedFormatOf(kFormat);
-    return {{PanelDot<kPacked, 1>, PanelDot<kPacked, 2>, PanelDot<kPacked, 4>,
-             PanelDot<kPacked, 8>, PanelDot<kPacked, 12>,
-             PanelDot<kPacked, 16>}};
+    return {{PanelDot<kFormat, 1>, PanelDot<kFormat, 2>, PanelDot<kFormat, 4>,
+             PanelDot<kFormat, 8>, PanelDot<kFormat, 12>,
+             PanelDot<kFormat, 16>}};
   }
 };
 
 }  // namespace
 
-DotKernels Avx512VnniDotKernels(QuantFormat format) {
+DotKernels Avx512VnniDotKernels(const PackedFormat& format) {
   return MakeDotKernels<Maker>(format);
 }
 
@@ -299,7 +330,7 @@ DotKernels Avx512VnniDotKernels(QuantFormat format) {
 #else
 
 namespace nibble::kernels::cpu {
-DotKernels Avx512VnniDotKernels(QuantFormat) { return {}; }
+DotKernels Avx512VnniDotKernels(const PackedFormat&) { return {}; }
 }  // namespace nibble::kernels::cpu
 
 #endif

@@ -53,7 +53,7 @@ struct CodeSums {
 
 }  // namespace
 
-DotKernels AvxVnniDotKernels(QuantFormat format) {
+DotKernels AvxVnniDotKernels(const PackedFormat& format) {
   return MakeDotKernels<Maker>(format);
 }
 
@@ -68,7 +68,7 @@ DotKernels AvxVnniDotKernels(QuantFormat format) {
 #else
 
 namespace nibble::kernels::cpu {
-DotKernels AvxVnniDotKernels(QuantFormat) { return {}; }
+DotKernels AvxVnniDotKernels(const PackedFormat&) { return {}; }
 }  // namespace nibble::kernels::cpu
 
 #endif

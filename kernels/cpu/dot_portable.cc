@@ -10,15 +10,20 @@
 namespace nibble::kernels::cpu {
 namespace {
 
+using reference::BFloat16ToFloat;
 using reference::HalfToFloat;
 
 constexpr int kSlabs = 8;
 constexpr int kSlabBytes = 64;
 
+template <DType kType = DType::kF16>
 void LoadHalves(const std::byte* from, float* to) {
   uint16_t bits[kPanelRows];
   std::memcpy(bits, from, sizeof(bits));
-  for (int i = 0; i < kPanelRows; ++i) to[i] = HalfToFloat(bits[i]);
+  for (int i = 0; i < kPanelRows; ++i) {
+    to[i] =
+        kType == DType::kBF16 ? BFloat16ToFloat(bits[i]) : HalfToFloat(bits[i]);
+  }
 }
 
 // codes [8 slabs][64].
@@ -55,16 +60,31 @@ void DotSlabs(const uint8_t* codes, const int8_t* x, int neg_zero, int first,
   }
 }
 
-// The scales of one block of a panel, as dot.h uses them.
+// The scales of one block of a panel, as dot.h uses them. `header` is null for
+// formats that have none.
 struct BlockScales {
   float scale[2][kPanelRows];  // [1] is kSuper16's second half only
   float min[kPanelRows];
 };
 
 template <PackedFormat kFormat>
-BlockScales LoadScales(const std::byte* super, const std::byte* scales) {
+BlockScales LoadScales(const std::byte* header, const std::byte* scales) {
   BlockScales out;
-  if constexpr (kFormat.SuperBytes() == 0) {
+  if constexpr (kFormat.Grouped()) {
+    constexpr DType kType = kFormat.scale_dtype;
+    LoadHalves<kType>(header, out.scale[0]);
+    if constexpr (kFormat.scaling == Scaling::kGroupMin) {
+      LoadHalves<kType>(header + 2 * kPanelRows, out.min);
+    } else if constexpr (kFormat.scaling == Scaling::kGroupZero) {
+      const auto* zeros =
+          reinterpret_cast<const uint8_t*>(header + 2 * kPanelRows);
+      for (int i = 0; i < kPanelRows; ++i) {
+        out.min[i] = std::fma(-out.scale[0][i], zeros[i], 0.0f);
+      }
+    }
+    return out;
+  }
+  if constexpr (kFormat.HeaderBytes() == 0) {
     LoadHalves(scales, out.scale[0]);
     if constexpr (kFormat.scaling == Scaling::kScaleMin) {
       LoadHalves(scales + 2 * kPanelRows, out.min);
@@ -72,9 +92,9 @@ BlockScales LoadScales(const std::byte* super, const std::byte* scales) {
     return out;
   }
   float d[kPanelRows];
-  LoadHalves(super, d);
+  LoadHalves(header, d);
   if constexpr (kFormat.scaling == Scaling::kSuper) {
-    LoadHalves(super + 2 * kPanelRows, out.min);
+    LoadHalves(header + 2 * kPanelRows, out.min);
     const auto* sub = reinterpret_cast<const uint8_t*>(scales);
     for (int i = 0; i < kPanelRows; ++i) {
       out.scale[0][i] = d[i] * sub[i];
@@ -94,7 +114,6 @@ template <PackedFormat kFormat>
 void AddBlock(const uint8_t* codes, const BlockScales& scales,
               const QuadBlock& x, int lane, float* acc) {
   constexpr bool kHalves = kFormat.scaling == Scaling::kSuper16;
-  constexpr bool kCentred = kFormat.scaling == Scaling::kScale || kHalves;
   for (int half = 0; half < (kHalves ? 2 : 1); ++half) {
     int32_t dots[kPanelRows];
     int32_t offset = 0;
@@ -107,7 +126,7 @@ void AddBlock(const uint8_t* codes, const BlockScales& scales,
       DotSlabs(codes, x.codes[lane], x.neg_zero[lane], 0, kSlabs, dots);
       offset = x.neg_sum8[lane];
     }
-    if constexpr (kCentred) {
+    if constexpr (kFormat.Centred()) {
       // A multiplication, because the sum may be negative.
       offset *= 1 << (kFormat.offset_shift - 3);
       for (int i = 0; i < kPanelRows; ++i) dots[i] += offset;
@@ -117,7 +136,7 @@ void AddBlock(const uint8_t* codes, const BlockScales& scales,
                         scales.scale[half][i] * x.scale[lane], acc[i]);
     }
   }
-  if constexpr (!kCentred) {
+  if constexpr (!kFormat.Centred()) {
     for (int i = 0; i < kPanelRows; ++i) {
       acc[i] = std::fma(scales.min[i], x.sum[lane], acc[i]);
     }
@@ -128,16 +147,16 @@ template <PackedFormat kFormat, int kRows>
 void PanelDot(const DotCall& call) {
   float acc[kRows][kPanelRows] = {};
   const std::byte* at = call.panel;
-  const std::byte* super = nullptr;
+  const std::byte* header = nullptr;
   for (int64_t b = 0; b < call.blocks; ++b) {
-    if (kFormat.SuperBytes() != 0 && b % kSuperBlocks == 0) {
-      super = at;
-      at += kFormat.SuperBytes();
+    if (kFormat.HeaderBytes() != 0 && b % call.header_blocks == 0) {
+      header = at;
+      at += kFormat.HeaderBytes();
     }
     uint8_t codes[kSlabs * kSlabBytes];
     UnpackCodes<kFormat.code_bits>(at, codes);
     const BlockScales scales =
-        LoadScales<kFormat>(super, at + kFormat.CodeBytes());
+        LoadScales<kFormat>(header, at + kFormat.CodeBytes());
     at += kFormat.BlockBytes();
     for (int r = 0; r < kRows; ++r) {
       const int row = call.lane + r;
@@ -150,18 +169,17 @@ void PanelDot(const DotCall& call) {
 }
 
 struct Maker {
-  template <QuantFormat kFormat>
+  template <PackedFormat kFormat>
   static DotKernels For() {
-    constexpr PackedFormat kPacked = *PackedFormatOf(kFormat);
-    return {{PanelDot<kPacked, 1>, PanelDot<kPacked, 2>, PanelDot<kPacked, 4>,
-             PanelDot<kPacked, 8>, PanelDot<kPacked, 12>,
-             PanelDot<kPacked, 16>}};
+    return {{PanelDot<kFormat, 1>, PanelDot<kFormat, 2>, PanelDot<kFormat, 4>,
+             PanelDot<kFormat, 8>, PanelDot<kFormat, 12>,
+             PanelDot<kFormat, 16>}};
   }
 };
 
 }  // namespace
 
-DotKernels PortableDotKernels(QuantFormat format) {
+DotKernels PortableDotKernels(const PackedFormat& format) {
   return MakeDotKernels<Maker>(format);
 }
 

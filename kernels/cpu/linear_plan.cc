@@ -63,6 +63,7 @@ class TailTimer final {
         matrix_.kernels.by_variant[variant](
             {.panel = matrix_.data + panel * matrix_.panel_bytes,
              .blocks = blocks_,
+             .header_blocks = matrix_.header_blocks,
              .x = x_.data() + row / kQuad * blocks_,
              .quad_stride = blocks_,
              .lane = row % kQuad,
@@ -98,7 +99,7 @@ LinearPlan Measure(const PackedMatrix& matrix) {
   };
   constexpr std::array kRanges = {Range{2 * kQuad, kQuad + 1},
                                   Range{kMaxDotRows, 2 * kQuad + 1}};
-  const bool choice = PackedFormatOf(matrix.format).has_value();
+  const bool choice = matrix.packed.has_value();
   std::vector<LinearPlan::Bucket> buckets;
   std::string variant;
   for (const Range& range : kRanges) {
@@ -119,7 +120,8 @@ LinearPlan Measure(const PackedMatrix& matrix) {
 }  // namespace
 
 const LinearPlan& LinearPlans::PlanFor(const PackedMatrix& matrix) {
-  const Shape shape{matrix.format, matrix.panels, matrix.k};
+  const Shape shape{matrix.format, matrix.header_blocks, matrix.panels,
+                    matrix.k};
   const auto found = plans_.find(shape);
   if (found != plans_.end()) return found->second;
   return plans_.emplace(shape, Measure(matrix)).first->second;

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/packed_format.h"
 #include "kernels/linear.h"
 #include "kernels/quant_format.h"
 
@@ -15,6 +17,8 @@ namespace nibble::kernels::cpu {
 // The packed weights of one matrix. Borrowed from its layer. By value.
 struct PackedMatrix {
   QuantFormat format = QuantFormat::kF32;
+  std::optional<PackedFormat> packed = std::nullopt;  // of integer formats
+  int64_t header_blocks = 0;  // blocks of 32 weights that share a header
   int64_t k = 0;
   int64_t panels = 0;
   int64_t panel_bytes = 0;
@@ -31,7 +35,8 @@ class LinearPlans final {
   const LinearPlan& PlanFor(const PackedMatrix& matrix);
 
  private:
-  using Shape = std::tuple<QuantFormat, int64_t, int64_t>;  // panels, k
+  // Header blocks, panels, k.
+  using Shape = std::tuple<QuantFormat, int64_t, int64_t, int64_t>;
   std::map<Shape, LinearPlan> plans_;
 };
 

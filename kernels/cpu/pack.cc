@@ -5,12 +5,13 @@
 #include <optional>
 
 #include "base/check.h"
+#include "kernels/cpu/pack_codes.h"
 #include "kernels/cpu/packed_format.h"
+#include "kernels/little_endian.h"
 
 namespace nibble::kernels::cpu {
 namespace {
 
-constexpr int kWeights = 32;        // of a block of a panel
 constexpr int kSuperWeights = 256;  // of a super-block
 
 // One block of a file taken apart: unsigned codes in order of k and the bits
@@ -23,18 +24,6 @@ struct FileBlock {
   uint8_t sub_mins[8];
 };
 
-uint16_t Load16(const std::byte* from) {
-  uint16_t bits;
-  std::memcpy(&bits, from, sizeof(bits));
-  return bits;
-}
-
-uint32_t Load32(const std::byte* from) {
-  uint32_t bits;
-  std::memcpy(&bits, from, sizeof(bits));
-  return bits;
-}
-
 // 32 codes: the low nibbles of 16 bytes, then the high ones.
 void Nibbles(const std::byte* from, int count, uint8_t* codes) {
   for (int i = 0; i < count; ++i) {
@@ -44,7 +33,7 @@ void Nibbles(const std::byte* from, int count, uint8_t* codes) {
 }
 
 void AddFifthBits(uint32_t bits, uint8_t* codes) {
-  for (int i = 0; i < kWeights; ++i) codes[i] |= (bits >> i & 1) << 4;
+  for (int i = 0; i < kBlockWeights; ++i) codes[i] |= (bits >> i & 1) << 4;
 }
 
 // The eight 6-bit scales and minimums of Q4_K and Q5_K: 12 bytes.
@@ -108,7 +97,7 @@ void ReadFileBlock(QuantFormat format, const std::byte* at, FileBlock* out) {
       Nibbles(at + 8, 16, out->codes);
       return AddFifthBits(Load32(at + 4), out->codes);
     case QuantFormat::kQ8_0:
-      for (int i = 0; i < kWeights; ++i) {
+      for (int i = 0; i < kBlockWeights; ++i) {
         out->codes[i] = std::to_integer<uint8_t>(at[2 + i]) ^ 0x80;
       }
       return;
@@ -134,32 +123,6 @@ void ReadFileBlock(QuantFormat format, const std::byte* at, FileBlock* out) {
   NIBBLE_CHECK(false);
 }
 
-// Puts the 32 codes of one row into a block of a panel (packed_format.h).
-void PutCodes(const uint8_t* codes, int bits, int row, std::byte* block) {
-  auto* out = reinterpret_cast<uint8_t*>(block) + 4 * row;
-  if (bits == 8) {
-    for (int i = 0; i < kWeights; ++i) {
-      out[i / 4 * 64 + i % 4] = codes[i];
-    }
-    return;
-  }
-  for (int i = 0; i < kWeights; ++i) {
-    const int slab = i / 4;
-    out[slab / 2 * 64 + i % 4] |= (codes[i] & 0xf) << (slab % 2 * 4);
-  }
-  uint8_t* upper = out + 4 * 64;
-  for (int i = 0; bits > 4 && i < kWeights; ++i) {
-    const int slab = i / 4;
-    const int plane = bits == 5 ? 0 : slab / 4;
-    const int at = bits == 5 ? slab : slab % 4 * 2;
-    upper[plane * 64 + i % 4] |= (codes[i] >> 4) << at;
-  }
-}
-
-void Put16(uint16_t bits, int row, std::byte* out) {
-  std::memcpy(out + 2 * row, &bits, sizeof(bits));
-}
-
 class PanelWriter final {
  public:
   PanelWriter(QuantFormat format, const PackedFormat& packed, std::byte* out)
@@ -172,8 +135,8 @@ class PanelWriter final {
     for (int64_t i = 0; i < k; i += info.block_elements) {
       ReadFileBlock(format_, row, &block);
       row += info.block_bytes;
-      at = packed_.SuperBytes() != 0 ? WriteSuper(block, lane, at)
-                                     : WriteSimple(block, lane, at);
+      at = packed_.HeaderBytes() != 0 ? WriteSuper(block, lane, at)
+                                      : WriteSimple(block, lane, at);
     }
   }
 
@@ -193,9 +156,9 @@ class PanelWriter final {
     Put16(block.d, lane, at);
     // dmin is subtracted; the kernels add.
     if (!halves) Put16(block.min ^ 0x8000, lane, at + 2 * kPanelRows);
-    at += packed_.SuperBytes();
+    at += packed_.HeaderBytes();
     for (int j = 0; j < kSuperBlocks; ++j) {
-      PutCodes(block.codes + kWeights * j, packed_.code_bits, lane, at);
+      PutCodes(block.codes + kBlockWeights * j, packed_.code_bits, lane, at);
       std::byte* scales = at + packed_.CodeBytes() + lane;
       const int first = halves ? 2 * j : j;
       scales[0] = std::byte{block.sub_scales[first]};
@@ -222,17 +185,22 @@ void InterleaveRow(const std::byte* row, int64_t k, int lane, std::byte* out) {
 
 }  // namespace
 
-int64_t PanelBytes(QuantFormat format, int64_t k) {
-  const std::optional<PackedFormat> packed = PackedFormatOf(format);
-  return packed ? packed->PanelBytes(k / kWeights)
-                : RowBytes(format, k) * kPanelRows;
+int64_t PanelBytes(const WeightView& weight) {
+  const std::optional<PackedFormat> packed = PackedFormatOf(weight);
+  return packed ? packed->PanelBytes(weight.k / kBlockWeights,
+                                     HeaderBlocks(weight))
+                : RowBytes(weight.format, weight.k) * kPanelRows;
 }
 
-void PackPanel(const WeightView& weight, int64_t panel, std::byte* out) {
+void PackPanel(const WeightView& weight, std::span<const int32_t> order,
+               int64_t panel, std::byte* out) {
   const int64_t begin = panel * kPanelRows;
   const auto rows =
       static_cast<int>(std::min<int64_t>(kPanelRows, weight.n - begin));
-  const std::optional<PackedFormat> packed = PackedFormatOf(weight.format);
+  const std::optional<PackedFormat> packed = PackedFormatOf(weight);
+  if (packed && packed->Grouped()) {
+    return PackGroupPanel(weight, order, panel, *packed, out);
+  }
   for (int lane = 0; lane < rows; ++lane) {
     const std::byte* row = weight.Row(begin + lane);
     if (packed) {

@@ -1,30 +1,39 @@
 // How the CPU backend keeps integer weights: panels of 16 output rows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
-#include "kernels/quant_format.h"
+#include "base/checked_math.h"
+#include "kernels/tensor.h"
+#include "kernels/weight_view.h"
 
 namespace nibble::kernels::cpu {
 
 // Output rows of a panel: 16 lanes of 32 bits fill an AVX-512 register.
 inline constexpr int kPanelRows = 16;
-// Blocks of 32 weights that share the scales of a super-block.
+// Blocks of 32 weights that share the scales of a K format's super-block.
 inline constexpr int kSuperBlocks = 8;
 
 // Where the scale and the minimum of a weight come from.
 enum class Scaling : uint8_t {
-  kScale,     // scale * (code - offset), one FP16 scale a block
-  kScaleMin,  // scale * code + minimum, FP16 each
-  kSuper,     // d * s * code - dmin * m, 8-bit s and m a block (Q4_K, Q5_K)
-  kSuper16,   // d * s * (code - offset), signed 8-bit s for 16 weights (Q6_K)
+  kScale,      // scale * (code - offset), one FP16 scale a block
+  kScaleMin,   // scale * code + minimum, FP16 each
+  kSuper,      // d * s * code - dmin * m, 8-bit s and m a block (Q4_K, Q5_K)
+  kSuper16,    // d * s * (code - offset), signed 8-bit s for 16 weights (Q6_K)
+  kGroup,      // scale * (code - offset), a scale for a group of blocks
+  kGroupMin,   // scale * code + minimum, both for a group of blocks
+  kGroupZero,  // scale * (code - zero), zero an unsigned byte, the same
 };
 
 // The layout of one panel for one format, along k, without gaps:
 //
-//   kSuper and kSuper16 at the start of each super-block: d, then kSuper's
-//   -dmin, FP16 [16] each.
+//   A header where blocks share what it holds, before each super-block or
+//   group:
+//     kSuper: d, then -dmin, FP16 [16] each; kSuper16: d, FP16 [16].
+//     kGroup: scale; kGroupMin: scale, then minimum; 16-bit [16] each, of type
+//     scale_dtype. kGroupZero: scale, then zero, bytes [16].
 //   For each block of 32 weights:
 //     codes  unsigned, 8 slabs of 4 weights x 16 rows: weight 4 j + t of row
 //            i is byte 4 i + t of slab j. The low four bits of slabs 2 p and
@@ -37,41 +46,80 @@ enum class Scaling : uint8_t {
 //     of the second 16 weights, signed bytes [16].
 //
 // So a panel takes the file's bytes (Q8_0: codes + 128; the K formats: their
-// 6-bit scales widened to 8, 3% more), a 16-lane load per slab needs no
-// shuffle, and four codes meet four activations in one 8-bit dot product.
+// 6-bit scales widened to 8, 3% more; zero points: widened to 8), a 16-lane
+// load per slab needs no shuffle, and four codes meet four activations in one
+// 8-bit dot product.
 struct PackedFormat {
   int code_bits;  // 4, 5, 6 or 8
   Scaling scaling;
-  // Subtracted from codes of kScale and kSuper16: 1 << offset_shift.
+  // Subtracted from codes of Centred() formats: 1 << offset_shift.
   int offset_shift;
+  DType scale_dtype = DType::kF16;  // kF16 or, of groups only, kBF16
 
+  friend constexpr bool operator==(const PackedFormat&,
+                                   const PackedFormat&) = default;
+
+  constexpr bool Grouped() const {
+    return scaling == Scaling::kGroup || scaling == Scaling::kGroupMin ||
+           scaling == Scaling::kGroupZero;
+  }
+  constexpr bool Centred() const {
+    return scaling == Scaling::kScale || scaling == Scaling::kSuper16 ||
+           scaling == Scaling::kGroup;
+  }
   constexpr int CodeBytes() const { return 64 * code_bits; }
-  constexpr int BlockBytes() const { return CodeBytes() + ScaleBytes(); }
-  constexpr int SuperBytes() const {
-    if (scaling == Scaling::kSuper) return 4 * kPanelRows;
-    return scaling == Scaling::kSuper16 ? 2 * kPanelRows : 0;
+  constexpr int BlockBytes() const {
+    if (Grouped()) return CodeBytes();
+    return CodeBytes() + (scaling == Scaling::kScaleMin ? 4 : 2) * kPanelRows;
   }
-  constexpr int64_t PanelBytes(int64_t blocks) const {
-    return blocks * BlockBytes() + blocks / kSuperBlocks * SuperBytes();
+  constexpr int HeaderBytes() const {
+    switch (scaling) {
+      case Scaling::kScale:
+      case Scaling::kScaleMin:
+        return 0;
+      case Scaling::kSuper16:
+      case Scaling::kGroup:
+        return 2 * kPanelRows;
+      case Scaling::kGroupZero:
+        return 3 * kPanelRows;
+      case Scaling::kSuper:
+      case Scaling::kGroupMin:
+        return 4 * kPanelRows;
+    }
+    return 0;
   }
+  // `header_blocks` share a header; the last may have fewer.
+  constexpr int64_t PanelBytes(int64_t blocks, int64_t header_blocks) const {
+    return blocks * BlockBytes() +
+           DivideUp(blocks, header_blocks) * HeaderBytes();
+  }
+};
 
- private:
-  constexpr int ScaleBytes() const {
-    return scaling == Scaling::kScaleMin ? 4 * kPanelRows : 2 * kPanelRows;
-  }
+// Every layout there is: kernels are made for each.
+inline constexpr std::array kPackedFormats = {
+    PackedFormat{4, Scaling::kScale, 3},     // Q4_0
+    PackedFormat{4, Scaling::kScaleMin, 0},  // Q4_1
+    PackedFormat{5, Scaling::kScale, 4},     // Q5_0
+    PackedFormat{5, Scaling::kScaleMin, 0},  // Q5_1
+    PackedFormat{8, Scaling::kScale, 7},     // Q8_0
+    PackedFormat{4, Scaling::kSuper, 0},     // Q4_K
+    PackedFormat{5, Scaling::kSuper, 0},     // Q5_K
+    PackedFormat{6, Scaling::kSuper16, 5},   // Q6_K
+    PackedFormat{4, Scaling::kGroup, 3, DType::kF16},
+    PackedFormat{4, Scaling::kGroup, 3, DType::kBF16},
+    PackedFormat{4, Scaling::kGroupMin, 0, DType::kF16},
+    PackedFormat{4, Scaling::kGroupMin, 0, DType::kBF16},
+    PackedFormat{4, Scaling::kGroupZero, 0, DType::kF16},
+    PackedFormat{4, Scaling::kGroupZero, 0, DType::kBF16},
 };
 
 // Nothing for the float formats, which are no codes, and for those that this
 // backend does not run.
-constexpr std::optional<PackedFormat> PackedFormatOf(QuantFormat format) {
-  switch (format) {
+inline std::optional<PackedFormat> PackedFormatOf(const WeightView& weight) {
+  switch (weight.format) {
     case QuantFormat::kF32:
     case QuantFormat::kF16:
     case QuantFormat::kBF16:
-    case QuantFormat::kInt4:
-    case QuantFormat::kInt4Sym:
-    case QuantFormat::kAwq:
-    case QuantFormat::kGptq:
     case QuantFormat::kMxfp4:
     case QuantFormat::kNvfp4:
       return std::nullopt;
@@ -91,8 +139,22 @@ constexpr std::optional<PackedFormat> PackedFormatOf(QuantFormat format) {
       return PackedFormat{5, Scaling::kSuper, 0};
     case QuantFormat::kQ6_K:
       return PackedFormat{6, Scaling::kSuper16, 5};
+    case QuantFormat::kInt4Sym:
+      return PackedFormat{4, Scaling::kGroup, 3, weight.scale_dtype};
+    case QuantFormat::kInt4:
+      return PackedFormat{4, Scaling::kGroupMin, 0, weight.scale_dtype};
+    case QuantFormat::kAwq:
+    case QuantFormat::kGptq:
+      return PackedFormat{4, Scaling::kGroupZero, 0, weight.scale_dtype};
   }
   return std::nullopt;
+}
+
+// Blocks of 32 weights that share a header, for the formats that have one.
+inline int64_t HeaderBlocks(const WeightView& weight) {
+  constexpr int kWeights = 32;
+  return IsBlockFormat(weight.format) ? kSuperBlocks
+                                      : weight.Group() / kWeights;
 }
 
 }  // namespace nibble::kernels::cpu

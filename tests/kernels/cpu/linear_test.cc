@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "kernels/reference/dequant.h"
 #include "tests/kernels/cpu/cpu_test_util.h"
-#include "tests/support/quantize_groups.h"
+#include "tests/kernels/cpu/exact_sum.h"
 #include "tests/support/tolerance.h"
 
 namespace nibble::test {
@@ -24,33 +24,6 @@ using kernels::cpu::CpuTarget;
 
 bool IsFloat(QuantFormat format) {
   return kernels::Info(format).code == kernels::CodeType::kFloat;
-}
-
-// One output in FP64 and the greatest error that FP32 sums may have.
-struct Expected {
-  double value = 0;
-  double bound = 0;
-};
-
-// `x` is what the codes of a row stand for, so that only rounding is left. A
-// block's part is a product and a sum or two, all rounded once, and no larger
-// than the block's greatest weight (with its minimum: 4 times) times sum |x|.
-Expected Dot(std::span<const float> w, std::span<const double> x) {
-  constexpr size_t kBlock = 32;
-  Expected expected;
-  double size = 0;
-  for (size_t begin = 0; begin < w.size(); begin += kBlock) {
-    double greatest = 0, total = 0;
-    for (size_t i = begin; i < std::min(begin + kBlock, w.size()); ++i) {
-      expected.value += static_cast<double>(w[i]) * x[i];
-      greatest = std::fmax(greatest, std::fabs(w[i]));
-      total += std::fabs(x[i]);
-    }
-    size += 4 * greatest * total;
-  }
-  const double roundings = 2.0 * static_cast<double>(w.size()) / kBlock + 8;
-  expected.bound = kEpsilonF32 * roundings * size + 1e-30;
-  return expected;
 }
 
 std::vector<double> RowSeenBy(QuantFormat format, std::span<const float> x,
@@ -81,8 +54,8 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     for (int64_t row = 0; row < rows; ++row) {
       const std::vector<double> seen = RowSeenBy(format, x, *activations, row);
       for (int64_t i = 0; i < n; ++i) {
-        const Expected expected =
-            Dot(std::span<const float>(w).subspan(i * k, k), seen);
+        const ExactSum expected =
+            SumExactly(std::span<const float>(w).subspan(i * k, k), seen);
         ASSERT_NEAR(y.Row(row)[i], expected.value, expected.bound)
             << "row " << row << " column " << i << " of " << n << " x " << k;
       }
@@ -147,7 +120,8 @@ TEST_P(LinearTest, TakesEveryCodeAndScale) {
   for (int64_t i = 0; i < n; ++i) {
     kernels::reference::DequantizeRow(format, view.Row(i), k, w.data());
     for (int64_t row = 0; row < rows; ++row) {
-      const Expected expected = Dot(w, RowSeenBy(format, x, *activations, row));
+      const ExactSum expected =
+          SumExactly(w, RowSeenBy(format, x, *activations, row));
       ASSERT_NEAR(y.Row(row)[i], expected.value, expected.bound)
           << row << ", " << i;
     }
@@ -304,27 +278,6 @@ TEST(CpuLinearTest, RefusesWhatItCannotRunByName) {
   EXPECT_NE(refusal({{.name = "none", .n = 0, .k = 64}}).find("'none'"),
             std::string::npos);
   EXPECT_NE(refusal({}).find("layer"), std::string::npos);
-}
-
-TEST(CpuLinearTest, RefusesFormatsItDoesNotRun) {
-  Random random(4);
-  const auto backend = MakeBackend(1);
-  for (const kernels::FormatInfo& info : kernels::kGroupFormatTable) {
-    const GroupWeight weight =
-        RandomGroupWeight({.format = info.format,
-                           .n = 16,
-                           .k = 64,
-                           .group = info.group_elements == 0 ? 32 : 0},
-                          random);
-    const WeightView view = weight.View();
-    const absl::Status status =
-        backend->MakeLinear({&view, 1}, {.name = "layer"}).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    const std::string message(status.message());
-    EXPECT_NE(message.find("'" + weight.name + "'"), std::string::npos);
-    EXPECT_NE(message.find("its format " + std::string(info.name)),
-              std::string::npos);
-  }
 }
 
 TEST(CpuLinearTest, HasNoFusedSilu) {
