@@ -21,4 +21,9 @@ double MeasureRead(int threads, int64_t bytes);
 // the instructions of `target`.
 double MeasureInt8(int threads, kernels::cpu::CpuTarget target);
 
+// FP32 multiplications and additions per second of `threads` threads, by fused
+// multiply-adds in the widest registers there are (float kernels choose their
+// instruction set for themselves).
+double MeasureFma(int threads);
+
 }  // namespace nibble::bench

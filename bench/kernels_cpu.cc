@@ -1,7 +1,8 @@
 // Speed of the CPU backend's linear layers and attention, each against what
 // the machine could do: the bytes of weights per second against a measured
 // read of as many from memory, the operations per second against a measured
-// loop of 8-bit dot products. Compare numbers of one run only.
+// loop of 8-bit dot products, or for float weights of multiply-adds. Compare
+// numbers of one run only.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -227,8 +228,10 @@ int Main(int argc, char** argv) {
   }
   options.threads = threads;
   const double int8_peak = MeasureInt8(threads, target);
-  std::printf("%s: 8-bit dot products %.0f GOP/s\n",
-              (*backend)->description().c_str(), int8_peak * 1e-9);
+  const double float_peak = MeasureFma(threads);
+  std::printf(
+      "%s: 8-bit dot products %.0f GOP/s, FP32 multiply-adds %.0f GFLOP/s\n",
+      (*backend)->description().c_str(), int8_peak * 1e-9, float_peak * 1e-9);
   for (const Format& format : AllFormats()) {
     const WeightView view = ViewOf(format, options.n, options.k);
     const std::vector<std::string>& names = options.formats;
@@ -237,9 +240,11 @@ int Main(int argc, char** argv) {
             names.end()) {
       continue;
     }
+    const bool floats =
+        kernels::Info(format.format).code == kernels::CodeType::kFloat;
     BenchFormat(**backend,
                 MakeMatrices(**backend, format, options.n, options.k), options,
-                int8_peak);
+                floats ? float_peak : int8_peak);
   }
   if (!options.attention) return 0;
   for (const int32_t length : {128, 512, 2048}) {

@@ -58,6 +58,7 @@ class CpuBackend final : public Backend {
         CpuLinear::Create(parts, options,
                           {.pool = pool_.get(),
                            .arena = &arena_,
+                           .tiles = &float_tiles_,
                            .plans = &plans_,
                            .target = target_,
                            .linear_seconds = &timings_.linear_seconds}));
@@ -261,6 +262,7 @@ class CpuBackend final : public Backend {
   std::shared_ptr<ThreadPool> pool_;
   CpuTarget target_;
   WeightArena arena_;
+  HostMemory float_tiles_;  // of the layer that runs
   LinearPlans plans_;
   // By k; a map because activations keep pointers to its elements.
   std::map<int64_t, ActivationUse> use_;

@@ -10,6 +10,7 @@
 #include "base/checked_math.h"
 #include "base/status.h"
 #include "kernels/cpu/float_dot.h"
+#include "kernels/cpu/float_tiles.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/reference/dequant.h"
@@ -84,6 +85,7 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
     NIBBLE_RETURN_IF_ERROR(op->PackParts(options));
     // The first part is the largest, or as large as the others.
     op->plan_ = context.plans->PlanFor(op->parts_[0].packed);
+    NIBBLE_RETURN_IF_ERROR(op->ReserveTiles(options));
   }
   return op;
 }
@@ -154,6 +156,28 @@ absl::Status CpuLinear::PackParts(const LinearOptions& options) {
   return absl::OkStatus();
 }
 
+bool CpuLinear::HasFloats() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
+    return !part.packed.packed.has_value();
+  });
+}
+
+absl::Status CpuLinear::ReserveTiles(const LinearOptions& options) {
+  if (!HasFloats()) return absl::OkStatus();
+  const std::optional<int64_t> elements =
+      CheckedMul(RoundUp<int64_t>(options.max_rows, kMaxFloatTileRows), k_);
+  const std::optional<int64_t> bytes =
+      CheckedMul<int64_t>(elements.value_or(-1), sizeof(float));
+  if (!elements || !bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("linear layer '", options.name, "': ", options.max_rows,
+                     " rows of ", k_, " exceed the address space"));
+  }
+  if (*bytes <= context_.tiles->size_bytes()) return absl::OkStatus();
+  NIBBLE_ASSIGN_OR_RETURN(*context_.tiles, HostMemory::Allocate(*bytes));
+  return absl::OkStatus();
+}
+
 std::span<const int32_t> CpuLinear::OrderOf(const Part& part) const {
   if (part.ordered == kAsIs) return {};
   return ordered_[part.ordered].columns;
@@ -175,6 +199,7 @@ CpuLinear::Split CpuLinear::SplitWork(int64_t rows) const {
   const LaunchSpec& spec = plan_.ForRows(rows);
   // tile_m of the plan: the rows that share one pass over a panel.
   split.rows_per_task = spec.tile_m;
+  split.path = spec.path;
   split.tail = TailOf(spec);
   split.row_tasks = DivideUp(rows, split.rows_per_task);
   const int64_t quads =
@@ -203,6 +228,7 @@ void CpuLinear::Run(const LinearCall& call) const {
   NIBBLE_CHECK_LE(call.row_begin + rows, call.x->max_rows());
   OrderColumns(call);
   const Split split = SplitWork(rows);
+  if (split.path == LinearPath::kWide) PackTiles(call);
   context_.pool->ParallelFor(
       split.row_tasks * split.panel_tasks,
       [&](int64_t task, int) { RunTask(call, split, task); });
@@ -224,13 +250,32 @@ void CpuLinear::OrderColumns(const LinearCall& call) const {
   }
 }
 
+void CpuLinear::PackTiles(const LinearCall& call) const {
+  if (!HasFloats()) return;
+  const auto& x = static_cast<const CpuActivations&>(*call.x);
+  const int tile_rows = FloatTileRows();
+  const int64_t tiles = DivideUp<int64_t>(call.y.rows, tile_rows);
+  const int64_t tile_floats = k_ * tile_rows;
+  NIBBLE_CHECK_LE(tiles * tile_floats * static_cast<int64_t>(sizeof(float)),
+                  context_.tiles->size_bytes());
+  auto* packed = reinterpret_cast<float*>(context_.tiles->data());
+  context_.pool->ParallelFor(tiles, [&](int64_t tile, int) {
+    const int64_t row = tile * tile_rows;
+    const auto rows =
+        static_cast<int>(std::min<int64_t>(tile_rows, call.y.rows - row));
+    PackFloatTile(x.FloatRow(call.row_begin + row), x.float_stride(), rows, k_,
+                  packed + tile * tile_floats);
+  });
+}
+
 void CpuLinear::RunTask(const LinearCall& call, const Split& split,
                         int64_t task) const {
   const int64_t first = task % split.panel_tasks * split.panels_per_task;
   const int64_t last = std::min(first + split.panels_per_task, panels_);
   const int64_t begin = task / split.panel_tasks * split.rows_per_task;
-  const RowRange rows = {
-      begin, std::min(begin + split.rows_per_task, call.y.rows), split.tail};
+  const RowRange rows = {begin,
+                         std::min(begin + split.rows_per_task, call.y.rows),
+                         split.path, split.tail};
   for (const Part& part : parts_) {
     const int64_t part_first = std::max(first, part.first_panel);
     const int64_t part_last =
@@ -245,8 +290,10 @@ void CpuLinear::RunPanel(const LinearCall& call, const Part& part,
                          int64_t panel, const RowRange& rows) const {
   if (part.packed.packed) {
     IntegerTiles(call, part, panel, rows);
-  } else {
+  } else if (rows.path == LinearPath::kWide) {
     FloatTiles(call, part, panel, rows);
+  } else {
+    FloatRows(call, part, panel, rows);
   }
 }
 
@@ -277,8 +324,8 @@ void CpuLinear::IntegerTiles(const LinearCall& call, const Part& part,
   }
 }
 
-void CpuLinear::FloatTiles(const LinearCall& call, const Part& part,
-                           int64_t panel, const RowRange& range) const {
+void CpuLinear::FloatRows(const LinearCall& call, const Part& part,
+                          int64_t panel, const RowRange& range) const {
   const auto& x = static_cast<const CpuActivations&>(*call.x);
   alignas(kCacheLine) float sums[kMaxFloatRows * kPanelRows];
   for (int64_t row = range.begin; row < range.end; row += kMaxFloatRows) {
@@ -293,6 +340,22 @@ void CpuLinear::FloatTiles(const LinearCall& call, const Part& part,
                    .out = sums});
     StoreTile(call, part, panel, row, rows, sums);
   }
+}
+
+void CpuLinear::FloatTiles(const LinearCall& call, const Part& part,
+                           int64_t panel, const RowRange& range) const {
+  // Tasks begin at whole tiles.
+  const int tile_rows = FloatTileRows();
+  const int64_t rows = range.end - range.begin;
+  alignas(kCacheLine) float sums[kMaxTaskRows * kPanelRows];
+  const auto* tiles = reinterpret_cast<const float*>(context_.tiles->data());
+  FloatTilesDot(part.weight.format,
+                {.panel = part.packed.data + panel * part.packed.panel_bytes,
+                 .k = k_,
+                 .tiles = tiles + range.begin * k_,
+                 .count = DivideUp<int64_t>(rows, tile_rows),
+                 .out = sums});
+  StoreTile(call, part, panel, range.begin, rows, sums);
 }
 
 void CpuLinear::StoreTile(const LinearCall& call, const Part& part,

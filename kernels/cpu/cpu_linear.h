@@ -13,6 +13,7 @@
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cpu/weight_arena.h"
+#include "kernels/host_memory.h"
 #include "kernels/linear.h"
 
 namespace nibble::kernels::cpu {
@@ -25,6 +26,7 @@ class CpuLinear final : public LinearOp {
   struct Context {
     ThreadPool* pool = nullptr;
     WeightArena* arena = nullptr;  // used by Create only
+    HostMemory* tiles = nullptr;   // for Run's own use; grown by Create
     LinearPlans* plans = nullptr;  // used by Create only
     CpuTarget target = CpuTarget::kPortable;
     double* linear_seconds = nullptr;  // Run adds its time
@@ -67,30 +69,38 @@ class CpuLinear final : public LinearOp {
     int64_t panel_tasks;
     int64_t rows_per_task;
     int64_t row_tasks;
+    LinearPath path;
     RowTail tail;
   };
 
   CpuLinear() = default;
   absl::Status AddPart(const WeightView& weight, const LinearOptions& options);
   absl::Status PackParts(const LinearOptions& options);
+  absl::Status ReserveTiles(const LinearOptions& options);
+  bool HasFloats() const;
   absl::StatusOr<int> FindOrder(const WeightView& weight,
                                 const LinearOptions& options);
   std::span<const int32_t> OrderOf(const Part& part) const;
+  // Rows of call.x into context_.tiles, if there are float weights.
+  void PackTiles(const LinearCall& call) const;
   // Rows of call.x into ordered_.
   void OrderColumns(const LinearCall& call) const;
   Split SplitWork(int64_t rows) const;
   void RunTask(const LinearCall& call, const Split& split, int64_t task) const;
-  // Rows of call.y, and what becomes of those after the last whole quad.
+  // Rows of call.y, and how they are taken.
   struct RowRange {
     int64_t begin;
     int64_t end;
-    RowTail tail;
+    LinearPath path;
+    RowTail tail;  // what becomes of those after the last whole quad
   };
   // Columns of one panel.
   void RunPanel(const LinearCall& call, const Part& part, int64_t panel,
                 const RowRange& rows) const;
   void IntegerTiles(const LinearCall& call, const Part& part, int64_t panel,
                     const RowRange& rows) const;
+  void FloatRows(const LinearCall& call, const Part& part, int64_t panel,
+                 const RowRange& rows) const;
   void FloatTiles(const LinearCall& call, const Part& part, int64_t panel,
                   const RowRange& rows) const;
   // Stores sums [rows, 16] of a panel to rows from `row` on of call.y.

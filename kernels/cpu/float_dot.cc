@@ -7,42 +7,21 @@
 #include "base/check.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/packed_format.h"
+#include "kernels/cpu/float_weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nibble::kernels::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-using D = hn::CappedTag<float, kPanelRows>;
-using V = hn::Vec<D>;
-
-// 16 weights as FP32 vectors.
-struct F32Weights {
-  using Element = float;
-  static V Load(const float* from) { return hn::LoadU(D(), from); }
-};
-struct F16Weights {
-  using Element = hwy::float16_t;
-  static V Load(const hwy::float16_t* from) {
-    return hn::PromoteTo(D(), hn::LoadU(hn::Rebind<hwy::float16_t, D>(), from));
-  }
-};
-struct BF16Weights {
-  using Element = hwy::bfloat16_t;
-  static V Load(const hwy::bfloat16_t* from) {
-    return hn::PromoteTo(D(),
-                         hn::LoadU(hn::Rebind<hwy::bfloat16_t, D>(), from));
-  }
-};
+using D = FloatTag;
+using V = FloatVector;
 
 template <typename Weights, int kRows>
 void PanelDot(const FloatDotCall& call) {
   const D d;
-  constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
-  constexpr int kVectors = kPanelRows / kLanes;
+  constexpr int kLanes = kFloatLanes;
+  constexpr int kVectors = kFloatVectors;
   // As many rows at once as the registers hold (16, or 32 with AVX-512).
   V acc[kRows][kVectors];
   HWY_UNROLL(8)
@@ -86,7 +65,7 @@ void Rows(const FloatDotCall& call) {
     rest.rows -= rows;
   };
   // Narrow registers hold the sums of four rows, wide ones of eight.
-  if constexpr (hn::MaxLanes(D()) == kPanelRows) {
+  if constexpr (kFloatVectors == 1) {
     if (rest.rows == 8) run(PanelDot<Weights, 8>, 8);
   }
   while (rest.rows >= 4) run(PanelDot<Weights, 4>, 4);

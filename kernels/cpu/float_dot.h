@@ -1,4 +1,5 @@
-// Float weights times float activations: one panel of 16 rows of weights.
+// Float weights times a few rows of float activations: one panel of 16 rows of
+// weights.
 #pragma once
 
 #include <cstddef>

@@ -15,11 +15,6 @@
 namespace nibble::kernels::cpu {
 namespace {
 
-// Rows that meet a panel of weights before the next panel: their codes stay
-// in the second cache level (128 rows of 4,096 take 0.8 MB) and one pass over
-// the weights serves them all.
-constexpr int kRowsPerTask = 128;
-
 // Panels that are measured: they fit the second cache level, for with more
 // than a quad of rows the kernels are bound by their arithmetic.
 constexpr int64_t kMeasuredBytes = 256 << 10;
@@ -85,7 +80,7 @@ LaunchSpec Spec(LinearPath path, QuantFormat format, std::string variant) {
   return {.path = path,
           .kernel = absl::StrCat(narrow ? "gemv_" : "gemm_",
                                  std::string(Name(format))),
-          .tile_m = narrow ? kMaxDotRows : kRowsPerTask,
+          .tile_m = narrow ? kMaxDotRows : kMaxTaskRows,
           .tile_n = kPanelRows,
           .variant = std::move(variant)};
 }

@@ -8,11 +8,18 @@
 #include <tuple>
 
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/float_tiles.h"
 #include "kernels/cpu/packed_format.h"
 #include "kernels/linear.h"
 #include "kernels/quant_format.h"
 
 namespace nibble::kernels::cpu {
+
+// Rows that meet a panel of weights before the next panel: one pass over the
+// weights serves them all. Whole calls of 16 rows and whole float tiles.
+inline constexpr int kMaxTaskRows = 144;
+static_assert(kMaxTaskRows % kMaxDotRows == 0 &&
+              kMaxTaskRows % kMaxFloatTileRows == 0);
 
 // The packed weights of one matrix. Borrowed from its layer. By value.
 struct PackedMatrix {
