@@ -254,18 +254,23 @@ void CpuLinear::PackTiles(const LinearCall& call) const {
   if (!HasFloats()) return;
   const auto& x = static_cast<const CpuActivations&>(*call.x);
   const int tile_rows = FloatTileRows();
-  const int64_t tiles = DivideUp<int64_t>(call.y.rows, tile_rows);
-  const int64_t tile_floats = k_ * tile_rows;
-  NIBBLE_CHECK_LE(tiles * tile_floats * static_cast<int64_t>(sizeof(float)),
-                  context_.tiles->size_bytes());
-  auto* packed = reinterpret_cast<float*>(context_.tiles->data());
-  context_.pool->ParallelFor(tiles, [&](int64_t tile, int) {
+  const FloatTilesView tiles = TilesOf(call);
+  NIBBLE_CHECK_LE(
+      tiles.count * tile_rows * k_ * static_cast<int64_t>(sizeof(float)),
+      context_.tiles->size_bytes());
+  context_.pool->ParallelFor(tiles.count, [&](int64_t tile, int) {
     const int64_t row = tile * tile_rows;
     const auto rows =
         static_cast<int>(std::min<int64_t>(tile_rows, call.y.rows - row));
-    PackFloatTile(x.FloatRow(call.row_begin + row), x.float_stride(), rows, k_,
-                  packed + tile * tile_floats);
+    PackFloatTile(x.FloatRow(call.row_begin + row), x.float_stride(), rows,
+                  tile, tiles);
   });
+}
+
+FloatTilesView CpuLinear::TilesOf(const LinearCall& call) const {
+  return {.data = reinterpret_cast<float*>(context_.tiles->data()),
+          .k = k_,
+          .count = DivideUp<int64_t>(call.y.rows, FloatTileRows())};
 }
 
 void CpuLinear::RunTask(const LinearCall& call, const Split& split,
@@ -348,11 +353,10 @@ void CpuLinear::FloatTiles(const LinearCall& call, const Part& part,
   const int tile_rows = FloatTileRows();
   const int64_t rows = range.end - range.begin;
   alignas(kCacheLine) float sums[kMaxTaskRows * kPanelRows];
-  const auto* tiles = reinterpret_cast<const float*>(context_.tiles->data());
   FloatTilesDot(part.weight.format,
                 {.panel = part.packed.data + panel * part.packed.panel_bytes,
-                 .k = k_,
-                 .tiles = tiles + range.begin * k_,
+                 .x = TilesOf(call),
+                 .first = range.begin / tile_rows,
                  .count = DivideUp<int64_t>(rows, tile_rows),
                  .out = sums});
   StoreTile(call, part, panel, range.begin, rows, sums);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/dot.h"
+#include "kernels/cpu/float_tiles.h"
 #include "kernels/cpu/linear_plan.h"
 #include "kernels/cpu/target.h"
 #include "kernels/cpu/thread_pool.h"
@@ -83,6 +84,7 @@ class CpuLinear final : public LinearOp {
   std::span<const int32_t> OrderOf(const Part& part) const;
   // Rows of call.x into context_.tiles, if there are float weights.
   void PackTiles(const LinearCall& call) const;
+  FloatTilesView TilesOf(const LinearCall& call) const;
   // Rows of call.x into ordered_.
   void OrderColumns(const LinearCall& call) const;
   Split SplitWork(int64_t rows) const;

@@ -71,8 +71,9 @@ void TilesDot(const FloatTilesCall& call) {
   using Element = typename Weights::Element;
   const auto* panel = reinterpret_cast<const Element*>(call.panel);
   alignas(64) float converted[kBlockColumns * kPanelRows];
-  for (int64_t begin = 0; begin < call.k; begin += kBlockColumns) {
-    const int64_t columns = std::min(kBlockColumns, call.k - begin);
+  const int64_t k = call.x.k;
+  for (int64_t begin = 0; begin < k; begin += kBlockColumns) {
+    const int64_t columns = std::min(kBlockColumns, k - begin);
     const Element* from = panel + begin * kPanelRows;
     const float* weights = converted;
     if constexpr (std::is_same_v<Element, float>) {
@@ -82,25 +83,26 @@ void TilesDot(const FloatTilesCall& call) {
         hn::Store(Weights::Load(from + i), d, converted + i);
       }
     }
+    const float* x =
+        call.x.data + (begin * call.x.count + call.first * columns) * kTileRows;
     for (int64_t t = 0; t < call.count; ++t) {
-      AddBlock(weights, call.tiles + (t * call.k + begin) * kTileRows, columns,
-               begin == 0, call.out + t * kTileRows * kPanelRows);
+      AddBlock(weights, x + t * columns * kTileRows, columns, begin == 0,
+               call.out + t * kTileRows * kPanelRows);
     }
   }
 }
 
 int TileRowsImpl() { return kTileRows; }
 
-void PackTileImpl(const float* x, int64_t x_stride, int rows, int64_t k,
-                  float* tile) {
-  // A few columns at a time, so that the lines written stay in the cache.
-  constexpr int64_t kColumns = 16;
-  for (int64_t begin = 0; begin < k; begin += kColumns) {
-    const int64_t end = std::min(begin + kColumns, k);
-    for (int r = 0; r < kTileRows; ++r) {
-      const float* row = x + r * x_stride;
-      for (int64_t i = begin; i < end; ++i) {
-        tile[i * kTileRows + r] = r < rows ? row[i] : 0.0f;
+void PackTileImpl(const float* x, int64_t x_stride, int rows, int64_t tile,
+                  const FloatTilesView& to) {
+  for (int64_t begin = 0; begin < to.k; begin += kBlockColumns) {
+    const int64_t columns = std::min(kBlockColumns, to.k - begin);
+    float* HWY_RESTRICT out =
+        to.data + (begin * to.count + tile * columns) * kTileRows;
+    for (int64_t i = 0; i < columns; ++i) {
+      for (int r = 0; r < kTileRows; ++r) {
+        out[i * kTileRows + r] = r < rows ? x[r * x_stride + begin + i] : 0.0f;
       }
     }
   }
@@ -133,9 +135,9 @@ HWY_EXPORT(TilesDotImpl);
 
 int FloatTileRows() { return HWY_DYNAMIC_DISPATCH(TileRowsImpl)(); }
 
-void PackFloatTile(const float* x, int64_t x_stride, int rows, int64_t k,
-                   float* tile) {
-  HWY_DYNAMIC_DISPATCH(PackTileImpl)(x, x_stride, rows, k, tile);
+void PackFloatTile(const float* x, int64_t x_stride, int rows, int64_t tile,
+                   const FloatTilesView& to) {
+  HWY_DYNAMIC_DISPATCH(PackTileImpl)(x, x_stride, rows, tile, to);
 }
 
 void FloatTilesDot(QuantFormat format, const FloatTilesCall& call) {

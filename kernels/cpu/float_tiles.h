@@ -13,16 +13,25 @@ namespace nibble::kernels::cpu {
 int FloatTileRows();
 inline constexpr int kMaxFloatTileRows = 12;
 
-// tile [k, FloatTileRows()] = x [rows, k] transposed, rows `x_stride` elements
-// apart; columns from `rows` on are 0.
-void PackFloatTile(const float* x, int64_t x_stride, int rows, int64_t k,
-                   float* tile);
+// Rows of x in tiles: block after block of some columns, in each the tiles
+// behind each other, [columns, FloatTileRows()], so that a kernel which goes
+// through the tiles of a block reads without gaps. Borrowed. By value.
+struct FloatTilesView {
+  float* data = nullptr;  // [k * count * FloatTileRows()]
+  int64_t k = 0;
+  int64_t count = 0;  // of tiles
+};
+
+// Writes x [rows, k], rows `x_stride` elements apart, as tile `tile`; rows from
+// `rows` on are 0.
+void PackFloatTile(const float* x, int64_t x_stride, int rows, int64_t tile,
+                   const FloatTilesView& to);
 
 // The operands of one call. By value.
 struct FloatTilesCall {
   const std::byte* panel = nullptr;  // [k][16] elements of the format
-  int64_t k = 0;
-  const float* tiles = nullptr;  // [count] of PackFloatTile, behind each other
+  FloatTilesView x;
+  int64_t first = 0;  // of the tiles to multiply
   int64_t count = 0;
   float* out = nullptr;  // [count * FloatTileRows(), 16]
 };
