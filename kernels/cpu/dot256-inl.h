@@ -3,9 +3,12 @@
 // namespace and under its target attributes, after <immintrin.h>. That file
 // defines what its instructions make of a slab's codes, 8 lanes each:
 //
+//   template <int kBits> struct Codes {  // as Dots takes them
+//     explicit Codes(__m256i codes);
+//   };
 //   template <int kBits> struct Dots {  // of one row
 //     void Clear();
-//     template <int kSlab> void Add(__m256i codes, __m256i x);
+//     template <int kSlab> void Add(const Codes<kBits>& codes, __m256i x);
 //     // Of (code - offset) * (x - zero) over the slabs added, given the Sum of
 //     // their codes, neg_zero in the lower 16 bits, neg_sum8 of their x and
 //     // shift = log2(offset / 8); without an offset, neg_sum8 is 0.
@@ -14,14 +17,17 @@
 //   };
 //   template <int kBits> struct CodeSums {
 //     void Clear();
-//     template <int kSlab> void Add(__m256i codes);
+//     void Add(const Codes<kBits>& codes);
 //     __m256i Sum();  // of the codes, as Dots wants it
 //   };
+//   // Halves of a panel whose Dots of four rows fit the registers: 1 or 2.
+//   template <int kBits> constexpr int kHalvesAtOnce;
 
 constexpr int kSlabs = 8;
 constexpr int kSlabBytes = 64;
 constexpr int kHalfBytes = 32;
 constexpr int kLanes = 8;
+constexpr int kHalves = 2;
 
 inline __m256i LoadBytes(const std::byte* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -56,6 +62,16 @@ inline __m256i Broadcast32(const void* from) {
   return _mm256_set1_epi32(bits);
 }
 
+// Calls body(std::integral_constant<int, slab>) for kCount slabs from kFirst
+// on.
+template <int kFirst, int kCount, typename Body>
+inline void ForSlabs(const Body& body) {
+  [&]<int... kSlab>(std::integer_sequence<int, kSlab...>) {
+    (body(std::integral_constant<int, kFirst + kSlab>()), ...);
+  }
+  (std::make_integer_sequence<int, kCount>());
+}
+
 // The codes of slab kSlab for one half of the panel; `block` points at the
 // half's bytes of slab 0.
 template <int kBits, int kSlab>
@@ -76,48 +92,6 @@ inline __m256i LoadCodes(const std::byte* block) {
   return codes;
 }
 
-// The sums of some slabs for kGroup rows.
-template <int kBits, int kGroup>
-struct BlockSums {
-  Dots<kBits> dots[kGroup];
-  CodeSums<kBits> codes;
-};
-
-template <int kBits, int kGroup>
-inline void Clear(BlockSums<kBits, kGroup>& sums) {
-  sums.codes.Clear();
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) sums.dots[r].Clear();
-}
-
-template <int kBits, int kGroup, int kSlab>
-inline void AddSlab(const std::byte* block, const QuadBlock& x, int lane,
-                    BlockSums<kBits, kGroup>& sums) {
-  const __m256i codes = LoadCodes<kBits, kSlab>(block);
-  sums.codes.template Add<kSlab>(codes);
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) {
-    sums.dots[r].template Add<kSlab>(
-        codes, Broadcast32(x.codes[lane + r] + 4 * kSlab));
-  }
-}
-
-// Adds slabs 0 to 3 (kSecond: 4 to 7).
-template <int kBits, int kGroup, bool kSecond>
-inline void AddSlabs(const std::byte* block, const QuadBlock& x, int lane,
-                     BlockSums<kBits, kGroup>& sums) {
-  constexpr int kFirst = kSecond ? 4 : 0;
-  AddSlab<kBits, kGroup, kFirst>(block, x, lane, sums);
-  AddSlab<kBits, kGroup, kFirst + 1>(block, x, lane, sums);
-  AddSlab<kBits, kGroup, kFirst + 2>(block, x, lane, sums);
-  AddSlab<kBits, kGroup, kFirst + 3>(block, x, lane, sums);
-}
-
-inline __m256 AddScaled(__m256i dot, __m256 scale, float x_scale, __m256 acc) {
-  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot),
-                         _mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), acc);
-}
-
 // One of the two halves of a panel: where a block's codes and scales are, and
 // what the header says. `min` is kSuper's -dmin or the minimum of a group, a
 // zero point's too.
@@ -128,157 +102,277 @@ struct HalfPanel {
   __m256 min;
 };
 
-// `at` points at the header, of the whole panel; `half` is 0 or 1.
+// Walks both halves of a panel, block by block. A local of a kernel.
 template <PackedFormat kFormat>
-inline void LoadHeader(const std::byte* at, int half, HalfPanel* to) {
-  constexpr DType kType = kFormat.scale_dtype;
-  constexpr Scaling kScaling = kFormat.scaling;
-  const std::byte* second = at + 2 * kPanelRows;
-  to->scale = LoadScales16<kType>(at + 2 * kLanes * half);
-  to->min = _mm256_setzero_ps();
-  if constexpr (kScaling == Scaling::kSuper || kScaling == Scaling::kGroupMin) {
-    to->min = LoadScales16<kType>(second + 2 * kLanes * half);
-  } else if constexpr (kScaling == Scaling::kGroupZero) {
-    to->min = _mm256_fnmadd_ps(
-        to->scale, LoadUnsignedBytes(second + kLanes * half), to->min);
-  }
-}
-
-template <PackedFormat kFormat, int kGroup>
-inline void AddHalvesOfBlock(const HalfPanel& half, const QuadBlock& x,
-                             int lane, __m256* acc) {
-  constexpr int kBits = kFormat.code_bits;
-  constexpr int kShift = kFormat.offset_shift - 3;
-  const __m256 first = _mm256_mul_ps(half.scale, LoadSignedBytes(half.scales));
-  const __m256 second =
-      _mm256_mul_ps(half.scale, LoadSignedBytes(half.scales + kPanelRows));
-  BlockSums<kBits, kGroup> sums;
-  Clear(sums);
-  AddSlabs<kBits, kGroup, false>(half.codes, x, lane, sums);
-  __m256i code_sums = sums.codes.Sum();
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) {
-    const int row = lane + r;
-    const __m256i dot =
-        sums.dots[r].Result(code_sums, Broadcast32(&x.neg_zero[row]),
-                            _mm256_set1_epi32(x.neg_sum8_low[row]), kShift);
-    acc[r] = AddScaled(dot, first, x.scale[row], acc[r]);
-  }
-  Clear(sums);
-  AddSlabs<kBits, kGroup, true>(half.codes, x, lane, sums);
-  code_sums = sums.codes.Sum();
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) {
-    const int row = lane + r;
-    const __m256i dot = sums.dots[r].Result(
-        code_sums, Broadcast32(&x.neg_zero[row]),
-        _mm256_set1_epi32(x.neg_sum8[row] - x.neg_sum8_low[row]), kShift);
-    acc[r] = AddScaled(dot, second, x.scale[row], acc[r]);
-  }
-}
-
-template <PackedFormat kFormat, int kGroup>
-inline void AddBlock(const HalfPanel& half, const QuadBlock& x, int lane,
-                     __m256* acc) {
-  constexpr int kBits = kFormat.code_bits;
-  if constexpr (kFormat.scaling == Scaling::kSuper16) {
-    AddHalvesOfBlock<kFormat, kGroup>(half, x, lane, acc);
-    return;
-  }
-  __m256 scale = half.scale, min = half.min;
-  if constexpr (kFormat.scaling == Scaling::kSuper) {
-    scale = _mm256_mul_ps(scale, LoadUnsignedBytes(half.scales));
-    min = _mm256_mul_ps(min, LoadUnsignedBytes(half.scales + kPanelRows));
-  } else if constexpr (!kFormat.Grouped()) {
-    scale = LoadHalves(half.scales);
-    if constexpr (kFormat.scaling == Scaling::kScaleMin) {
-      min = LoadHalves(half.scales + 2 * kPanelRows);
-    }
-  }
-  BlockSums<kBits, kGroup> sums;
-  Clear(sums);
-  AddSlabs<kBits, kGroup, false>(half.codes, x, lane, sums);
-  AddSlabs<kBits, kGroup, true>(half.codes, x, lane, sums);
-  const __m256i code_sums = sums.codes.Sum();
-#pragma GCC unroll 4
-  for (int r = 0; r < kGroup; ++r) {
-    const int row = lane + r;
-    const __m256i neg_zero = Broadcast32(&x.neg_zero[row]);
-    if constexpr (kFormat.Centred()) {
-      const __m256i dot = sums.dots[r].Result(
-          code_sums, neg_zero, _mm256_set1_epi32(x.neg_sum8[row]),
-          kFormat.offset_shift - 3);
-      acc[r] = AddScaled(dot, scale, x.scale[row], acc[r]);
-    } else {
-      const __m256i dot =
-          sums.dots[r].Result(code_sums, neg_zero, _mm256_setzero_si256(), 0);
-      acc[r] = AddScaled(dot, scale, x.scale[row], acc[r]);
-      acc[r] = _mm256_fmadd_ps(min, _mm256_set1_ps(x.sum[row]), acc[r]);
-    }
-  }
-}
-
-// kGroup rows of one quad, kHalves halves of the panel from `first` on.
-template <PackedFormat kFormat, int kGroup, int kHalves>
-inline void HalvesDot(const DotCall& call, const QuadBlock* x, int lane,
-                      int first, float* out) {
-  // The K formats' scales are bytes.
-  constexpr bool kBytes = kFormat.HeaderBytes() != 0;
-  constexpr int kScaleHalf = kBytes ? kLanes : 2 * kLanes;  // bytes
-  __m256 acc[kHalves][kGroup];
+struct PanelWalk {
+  const std::byte* at;
+  int64_t header_blocks = 0;  // left of those that share the header
   HalfPanel half[kHalves] = {};
-#pragma GCC unroll 2
-  for (int h = 0; h < kHalves; ++h) {
-#pragma GCC unroll 4
-    for (int r = 0; r < kGroup; ++r) acc[h][r] = _mm256_setzero_ps();
-  }
-  const std::byte* at = call.panel;
-  int64_t header_blocks = 0;  // left of those that share a header
-  for (int64_t b = 0; b < call.blocks; ++b) {
+
+  // On to the next block, asking for a later one; `per_header` blocks share a
+  // header.
+  void Next(int64_t per_header) {
+    for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
+      _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T1);
+    }
     if (kFormat.HeaderBytes() != 0 && header_blocks-- == 0) {
-#pragma GCC unroll 2
-      for (int h = 0; h < kHalves; ++h) {
-        LoadHeader<kFormat>(at, first + h, &half[h]);
-      }
+      LoadHeader(0);
+      LoadHeader(1);
       at += kFormat.HeaderBytes();
-      header_blocks = call.header_blocks - 1;
+      header_blocks = per_header - 1;
     }
-    if constexpr (kGroup == kQuad) {
-      for (int i = 0; i < kFormat.BlockBytes(); i += kLineBytes) {
-        _mm_prefetch(at + kAheadBytes + i, _MM_HINT_T1);
-      }
-    }
+    // The K formats' scales are bytes.
+    constexpr int kScaleBytes = kFormat.HeaderBytes() != 0 ? 1 : 2;
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
-      half[h].codes = at + (first + h) * kHalfBytes;
-      half[h].scales = at + kFormat.CodeBytes() + (first + h) * kScaleHalf;
-      AddBlock<kFormat, kGroup>(half[h], x[b], lane, acc[h]);
+      half[h].codes = at + h * kHalfBytes;
+      half[h].scales = at + kFormat.CodeBytes() + h * kLanes * kScaleBytes;
     }
     at += kFormat.BlockBytes();
   }
+
+  void LoadHeader(int h) {
+    constexpr DType kType = kFormat.scale_dtype;
+    constexpr Scaling kScaling = kFormat.scaling;
+    const std::byte* second = at + 2 * kPanelRows;
+    half[h].scale = LoadScales16<kType>(at + 2 * kLanes * h);
+    half[h].min = _mm256_setzero_ps();
+    if constexpr (kScaling == Scaling::kSuper ||
+                  kScaling == Scaling::kGroupMin) {
+      half[h].min = LoadScales16<kType>(second + 2 * kLanes * h);
+    } else if constexpr (kScaling == Scaling::kGroupZero) {
+      half[h].min = _mm256_fnmadd_ps(
+          half[h].scale, LoadUnsignedBytes(second + kLanes * h), half[h].min);
+    }
+  }
+};
+
+// Parts of a block that have scales of their own: the halves of k of kSuper16.
+template <PackedFormat kFormat>
+constexpr int kParts = kFormat.scaling == Scaling::kSuper16 ? 2 : 1;
+template <PackedFormat kFormat>
+constexpr int kPartSlabs = kSlabs / kParts<kFormat>;
+
+template <PackedFormat kFormat>
+struct BlockScales {
+  __m256 scale[kParts<kFormat>];
+  __m256 min;
+};
+
+template <PackedFormat kFormat>
+inline BlockScales<kFormat> LoadScales(const HalfPanel& half) {
+  BlockScales<kFormat> s;
+  s.min = half.min;
+  if constexpr (kFormat.scaling == Scaling::kSuper16) {
+    s.scale[0] = _mm256_mul_ps(half.scale, LoadSignedBytes(half.scales));
+    s.scale[1] =
+        _mm256_mul_ps(half.scale, LoadSignedBytes(half.scales + kPanelRows));
+  } else if constexpr (kFormat.scaling == Scaling::kSuper) {
+    s.scale[0] = _mm256_mul_ps(half.scale, LoadUnsignedBytes(half.scales));
+    s.min =
+        _mm256_mul_ps(half.min, LoadUnsignedBytes(half.scales + kPanelRows));
+  } else if constexpr (kFormat.Grouped()) {
+    s.scale[0] = half.scale;
+  } else {
+    s.scale[0] = LoadHalves(half.scales);
+    if constexpr (kFormat.scaling == Scaling::kScaleMin) {
+      s.min = LoadHalves(half.scales + 2 * kPanelRows);
+    }
+  }
+  return s;
+}
+
+// neg_sum8 of a part of a row's x where an offset is subtracted, else 0.
+template <PackedFormat kFormat, int kPart>
+inline __m256i NegSum8(const QuadBlock& x, int row) {
+  if constexpr (!kFormat.Centred()) return _mm256_setzero_si256();
+  const int32_t all = x.neg_sum8[row], low = x.neg_sum8_low[row];
+  if constexpr (kParts<kFormat> == 1) return _mm256_set1_epi32(all);
+  return _mm256_set1_epi32(kPart == 0 ? low : all - low);
+}
+
+// Adds part kPart of a block to a row's sums.
+template <PackedFormat kFormat, int kPart>
+inline __m256 AddPart(const Dots<kFormat.code_bits>& dots, __m256i code_sums,
+                      const __m256* scale, const QuadBlock& x, int row,
+                      __m256 acc) {
+  const __m256i dot =
+      dots.Result(code_sums, Broadcast32(&x.neg_zero[row]),
+                  NegSum8<kFormat, kPart>(x, row), kFormat.offset_shift - 3);
+  return _mm256_fmadd_ps(
+      _mm256_cvtepi32_ps(dot),
+      _mm256_mul_ps(scale[kPart], _mm256_set1_ps(x.scale[row])), acc);
+}
+
+template <PackedFormat kFormat>
+inline __m256 AddMin(__m256 min, const QuadBlock& x, int row, __m256 acc) {
+  if constexpr (kFormat.Centred()) return acc;
+  return _mm256_fmadd_ps(min, _mm256_set1_ps(x.sum[row]), acc);
+}
+
+// Part kPart of a block for one half of the panel and kRows rows.
+template <PackedFormat kFormat, int kRows, int kPart>
+inline void AddRowsPart(const HalfPanel& half, const __m256* scale,
+                        const QuadBlock& x, int lane, __m256* acc) {
+  constexpr int kBits = kFormat.code_bits;
+  Dots<kBits> dots[kRows];
+  CodeSums<kBits> code_sums;
+  code_sums.Clear();
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) dots[r].Clear();
+  const auto add_slab = [&]<int kSlab>(std::integral_constant<int, kSlab>) {
+    const Codes<kBits> codes(LoadCodes<kBits, kSlab>(half.codes));
+    code_sums.Add(codes);
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      dots[r].template Add<kSlab>(codes,
+                                  Broadcast32(x.codes[lane + r] + 4 * kSlab));
+    }
+  };
+  ForSlabs<kPart * kPartSlabs<kFormat>, kPartSlabs<kFormat>>(add_slab);
+  const __m256i sums = code_sums.Sum();
+#pragma GCC unroll 2
+  for (int r = 0; r < kRows; ++r) {
+    acc[r] = AddPart<kFormat, kPart>(dots[r], sums, scale, x, lane + r, acc[r]);
+  }
+}
+
+// One or two rows of one quad: the panel in one pass, sums in registers.
+template <PackedFormat kFormat, int kRows>
+inline void RowsDot(const DotCall& call) {
+  __m256 acc[kHalves][kRows];
 #pragma GCC unroll 2
   for (int h = 0; h < kHalves; ++h) {
-#pragma GCC unroll 4
-    for (int r = 0; r < kGroup; ++r) {
-      _mm256_storeu_ps(out + r * kPanelRows + (first + h) * kLanes, acc[h][r]);
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) acc[h][r] = _mm256_setzero_ps();
+  }
+  PanelWalk<kFormat> walk{call.panel};
+  for (int64_t b = 0; b < call.blocks; ++b) {
+    walk.Next(call.header_blocks);
+    const QuadBlock& x = call.x[b];
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) {
+      const BlockScales<kFormat> s = LoadScales<kFormat>(walk.half[h]);
+      AddRowsPart<kFormat, kRows, 0>(walk.half[h], s.scale, x, call.lane,
+                                     acc[h]);
+      if constexpr (kParts<kFormat> == 2) {
+        AddRowsPart<kFormat, kRows, 1>(walk.half[h], s.scale, x, call.lane,
+                                       acc[h]);
+      }
+#pragma GCC unroll 2
+      for (int r = 0; r < kRows; ++r) {
+        acc[h][r] = AddMin<kFormat>(s.min, x, call.lane + r, acc[h][r]);
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
+#pragma GCC unroll 2
+    for (int r = 0; r < kRows; ++r) {
+      _mm256_storeu_ps(call.out + r * kPanelRows + h * kLanes, acc[h][r]);
     }
   }
 }
 
-// One or two rows stream the panel once. The 16 registers hold the sums of
-// four rows for one half of it only, so a quad walks it twice, and larger
-// variants quad after quad: it stays in the cache.
+// What rows share of a block, for whole quads: taken apart once, it is read
+// from the first cache level by each quad.
+template <PackedFormat kFormat>
+struct OpenBlock {
+  Codes<kFormat.code_bits> codes[kHalves][kSlabs];
+  __m256i sums[kHalves][kParts<kFormat>];
+  BlockScales<kFormat> scales[kHalves];
+};
+
+template <PackedFormat kFormat>
+inline void Open(const HalfPanel& half, int h, OpenBlock<kFormat>* to) {
+  constexpr int kBits = kFormat.code_bits;
+  ForSlabs<0, kSlabs>([&]<int kSlab>(std::integral_constant<int, kSlab>) {
+    to->codes[h][kSlab] = Codes<kBits>(LoadCodes<kBits, kSlab>(half.codes));
+  });
+#pragma GCC unroll 2
+  for (int part = 0; part < kParts<kFormat>; ++part) {
+    CodeSums<kBits> sums;
+    sums.Clear();
+#pragma GCC unroll 8
+    for (int j = 0; j < kPartSlabs<kFormat>; ++j) {
+      sums.Add(to->codes[h][part * kPartSlabs<kFormat> + j]);
+    }
+    to->sums[h][part] = sums.Sum();
+  }
+  to->scales[h] = LoadScales<kFormat>(half);
+}
+
+// Part kPart of a block for kCount halves of the panel, from `first` on, and
+// the four rows of a quad. The sums, out [4, 16], stay in memory.
+template <PackedFormat kFormat, int kCount, int kPart>
+inline void AddQuadPart(const OpenBlock<kFormat>& block, int first,
+                        const QuadBlock& x, float* out) {
+  constexpr int kBits = kFormat.code_bits;
+  Dots<kBits> dots[kCount][kQuad];
+#pragma GCC unroll 2
+  for (int h = 0; h < kCount; ++h) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) dots[h][r].Clear();
+  }
+  const auto add_slab = [&]<int kSlab>(std::integral_constant<int, kSlab>) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) {
+      const __m256i codes = Broadcast32(x.codes[r] + 4 * kSlab);
+#pragma GCC unroll 2
+      for (int h = 0; h < kCount; ++h) {
+        dots[h][r].template Add<kSlab>(block.codes[first + h][kSlab], codes);
+      }
+    }
+  };
+  ForSlabs<kPart * kPartSlabs<kFormat>, kPartSlabs<kFormat>>(add_slab);
+#pragma GCC unroll 2
+  for (int h = 0; h < kCount; ++h) {
+    const BlockScales<kFormat>& scales = block.scales[first + h];
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) {
+      float* at = out + r * kPanelRows + (first + h) * kLanes;
+      __m256 acc =
+          AddPart<kFormat, kPart>(dots[h][r], block.sums[first + h][kPart],
+                                  scales.scale, x, r, _mm256_loadu_ps(at));
+      if constexpr (kPart == kParts<kFormat> - 1) {
+        acc = AddMin<kFormat>(scales.min, x, r, acc);
+      }
+      _mm256_storeu_ps(at, acc);
+    }
+  }
+}
+
+template <PackedFormat kFormat, int kQuads>
+inline void QuadsDot(const DotCall& call) {
+  constexpr int kCount = kHalvesAtOnce<kFormat.code_bits>;
+  for (int i = 0; i < kQuads * kQuad * kPanelRows; i += kLanes) {
+    _mm256_storeu_ps(call.out + i, _mm256_setzero_ps());
+  }
+  PanelWalk<kFormat> walk{call.panel};
+  OpenBlock<kFormat> block;
+  for (int64_t b = 0; b < call.blocks; ++b) {
+    walk.Next(call.header_blocks);
+    Open<kFormat>(walk.half[0], 0, &block);
+    Open<kFormat>(walk.half[1], 1, &block);
+    for (int q = 0; q < kQuads; ++q) {
+      const QuadBlock& x = call.x[q * call.quad_stride + b];
+      float* out = call.out + q * kQuad * kPanelRows;
+      for (int first = 0; first < kHalves; first += kCount) {
+        AddQuadPart<kFormat, kCount, 0>(block, first, x, out);
+        if constexpr (kParts<kFormat> == 2) {
+          AddQuadPart<kFormat, kCount, 1>(block, first, x, out);
+        }
+      }
+    }
+  }
+}
+
 template <PackedFormat kFormat, int kRows>
 void PanelDot(const DotCall& call) {
   if constexpr (kRows < kQuad) {
-    HalvesDot<kFormat, kRows, 2>(call, call.x, call.lane, 0, call.out);
+    RowsDot<kFormat, kRows>(call);
   } else {
-    for (int q = 0; q < kRows / kQuad; ++q) {
-      const QuadBlock* x = call.x + q * call.quad_stride;
-      float* out = call.out + q * kQuad * kPanelRows;
-      HalvesDot<kFormat, kQuad, 1>(call, x, 0, 0, out);
-      HalvesDot<kFormat, kQuad, 1>(call, x, 0, 1, out);
-    }
+    QuadsDot<kFormat, kRows / kQuad>(call);
   }
 }
 

@@ -1,5 +1,7 @@
 // The 8-bit dot products on AVX2, FMA and F16C.
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/dot_table.h"
@@ -24,6 +26,14 @@ inline __m256i Widen(__m256i sum16) {
   return _mm256_madd_epi16(sum16, _mm256_set1_epi16(1));
 }
 
+template <int kBits>
+struct Codes {
+  Codes() = default;
+  explicit Codes(__m256i codes) : bytes(codes) {}
+
+  __m256i bytes;
+};
+
 // vpmaddubsw adds two products of an unsigned and a signed byte into 16 bits,
 // saturating. With |x| <= 127 two products of kBits-bit codes stay below
 // 2 * 127 * (2^kBits - 1), so 8, 4 or 2 such sums (4, 5, 6 bits) fit 16 bits
@@ -36,8 +46,8 @@ struct Dots {
 
   void Clear() { sum16 = sum32 = _mm256_setzero_si256(); }
   template <int kSlab>
-  void Add(__m256i codes, __m256i x) {
-    sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(codes, x));
+  void Add(const Codes<kBits>& codes, __m256i x) {
+    sum16 = _mm256_add_epi16(sum16, _mm256_maddubs_epi16(codes.bytes, x));
     if constexpr ((kSlab + 1) % kSlabsIn16Bits == 0) {
       sum32 = _mm256_add_epi32(sum32, Widen(sum16));
       sum16 = _mm256_setzero_si256();
@@ -56,17 +66,23 @@ struct Dots {
 
 // 8-bit codes would saturate at once. Centred they are bytes of -128 to 127:
 // |w| times x with w's sign is at most 128 * 127, and two of those fit.
-inline __m256i Centre(__m256i codes) {
-  return _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-}
+template <>
+struct Codes<8> {
+  Codes() = default;
+  explicit Codes(__m256i codes)
+      : bytes(_mm256_xor_si256(codes, _mm256_set1_epi8(-128))),
+        sizes(_mm256_abs_epi8(bytes)) {}
+
+  __m256i bytes;
+  __m256i sizes;
+};
 template <>
 struct Dots<8> {
   void Clear() { sum32 = _mm256_setzero_si256(); }
   template <int kSlab>
-  void Add(__m256i codes, __m256i x) {
-    const __m256i w = Centre(codes);
+  void Add(const Codes<8>& codes, __m256i x) {
     const __m256i products =
-        _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+        _mm256_maddubs_epi16(codes.sizes, _mm256_sign_epi8(x, codes.bytes));
     sum32 = _mm256_add_epi32(sum32, Widen(products));
   }
   __m256i Result(__m256i sums, __m256i neg_zero, __m256i /*neg_sum8*/,
@@ -81,9 +97,8 @@ struct Dots<8> {
 template <int kBits>
 struct CodeSums {
   void Clear() { bytes = _mm256_setzero_si256(); }
-  template <int kSlab>
-  void Add(__m256i codes) {
-    bytes = _mm256_add_epi8(bytes, codes);
+  void Add(const Codes<kBits>& codes) {
+    bytes = _mm256_add_epi8(bytes, codes.bytes);
   }
   // Below 2^15: a pair of 16 bits (sum, 0) too.
   __m256i Sum() const {
@@ -97,10 +112,9 @@ struct CodeSums {
 template <>
 struct CodeSums<8> {
   void Clear() { sum16 = _mm256_setzero_si256(); }
-  template <int kSlab>
-  void Add(__m256i codes) {
+  void Add(const Codes<8>& codes) {
     const __m256i pairs =
-        _mm256_maddubs_epi16(_mm256_set1_epi8(1), Centre(codes));
+        _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes.bytes);
     sum16 = _mm256_add_epi16(sum16, pairs);
   }
   // Below 2^15 in size; the sign must not reach the upper 16 bits.
@@ -110,6 +124,10 @@ struct CodeSums<8> {
 
   __m256i sum16;
 };
+
+// Codes of 5 and 6 bits need sums of 16 and of 32 bits at the same time.
+template <int kBits>
+constexpr int kHalvesAtOnce = kBits == 5 || kBits == 6 ? 1 : 2;
 
 #include "kernels/cpu/dot256-inl.h"
 

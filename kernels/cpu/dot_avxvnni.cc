@@ -1,5 +1,7 @@
 // The 8-bit dot products on AVX2 with AVX-VNNI: vpdpbusd in 256 bits.
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/dot.h"
 #include "kernels/cpu/dot_table.h"
@@ -20,11 +22,19 @@ namespace nibble::kernels::cpu {
 namespace {
 
 template <int kBits>
+struct Codes {
+  Codes() = default;
+  explicit Codes(__m256i codes) : bytes(codes) {}
+
+  __m256i bytes;
+};
+
+template <int kBits>
 struct Dots {
   void Clear() { sum = _mm256_setzero_si256(); }
   template <int kSlab>
-  void Add(__m256i codes, __m256i x) {
-    sum = _mm256_dpbusd_avx_epi32(sum, codes, x);
+  void Add(const Codes<kBits>& codes, __m256i x) {
+    sum = _mm256_dpbusd_avx_epi32(sum, codes.bytes, x);
   }
   __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
                  int shift) const {
@@ -39,15 +49,17 @@ struct Dots {
 template <int kBits>
 struct CodeSums {
   void Clear() { sum = _mm256_setzero_si256(); }
-  template <int kSlab>
-  void Add(__m256i codes) {
-    sum = _mm256_dpbusd_avx_epi32(sum, codes, _mm256_set1_epi8(1));
+  void Add(const Codes<kBits>& codes) {
+    sum = _mm256_dpbusd_avx_epi32(sum, codes.bytes, _mm256_set1_epi8(1));
   }
   // Below 2^15: a pair of 16 bits (sum, 0) too.
   __m256i Sum() const { return sum; }
 
   __m256i sum;
 };
+
+template <int kBits>
+constexpr int kHalvesAtOnce = 2;
 
 #include "kernels/cpu/dot256-inl.h"
 
