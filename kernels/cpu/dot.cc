@@ -6,6 +6,12 @@ DotKernels DotKernelsFor(CpuTarget target, const PackedFormat& format) {
   switch (target) {
     case CpuTarget::kPortable:
       return PortableDotKernels(format);
+    case CpuTarget::kNeon:
+      return NeonDotKernels(format);
+    case CpuTarget::kNeonDotprod:
+      return NeonDotprodDotKernels(format);
+    case CpuTarget::kNeonI8mm:
+      return NeonI8mmDotKernels(format);
     case CpuTarget::kAvx2:
       return Avx2DotKernels(format);
     case CpuTarget::kAvxVnni:

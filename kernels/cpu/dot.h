@@ -79,6 +79,9 @@ DotKernels DotKernelsFor(CpuTarget target, const PackedFormat& format);
 
 // One for each target; empty tables where the compiler cannot make it.
 DotKernels PortableDotKernels(const PackedFormat& format);
+DotKernels NeonDotKernels(const PackedFormat& format);
+DotKernels NeonDotprodDotKernels(const PackedFormat& format);
+DotKernels NeonI8mmDotKernels(const PackedFormat& format);
 DotKernels Avx2DotKernels(const PackedFormat& format);
 DotKernels AvxVnniDotKernels(const PackedFormat& format);
 DotKernels Avx512VnniDotKernels(const PackedFormat& format);

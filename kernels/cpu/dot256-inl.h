@@ -303,10 +303,10 @@ inline void Open(const HalfPanel& half, int h, OpenBlock<kFormat>* to) {
 }
 
 // Part kPart of a block for kCount halves of the panel, from `first` on, and
-// the four rows of a quad. The sums, out [4, 16], stay in memory.
+// the four rows of a quad.
 template <PackedFormat kFormat, int kCount, int kPart>
 inline void AddQuadPart(const OpenBlock<kFormat>& block, int first,
-                        const QuadBlock& x, float* out) {
+                        const QuadBlock& x, __m256 (*acc)[kQuad]) {
   constexpr int kBits = kFormat.code_bits;
   Dots<kBits> dots[kCount][kQuad];
 #pragma GCC unroll 2
@@ -327,17 +327,39 @@ inline void AddQuadPart(const OpenBlock<kFormat>& block, int first,
   ForSlabs<kPart * kPartSlabs<kFormat>, kPartSlabs<kFormat>>(add_slab);
 #pragma GCC unroll 2
   for (int h = 0; h < kCount; ++h) {
-    const BlockScales<kFormat>& scales = block.scales[first + h];
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
-      float* at = out + r * kPanelRows + (first + h) * kLanes;
-      __m256 acc =
-          AddPart<kFormat, kPart>(dots[h][r], block.sums[first + h][kPart],
-                                  scales.scale, x, r, _mm256_loadu_ps(at));
-      if constexpr (kPart == kParts<kFormat> - 1) {
-        acc = AddMin<kFormat>(scales.min, x, r, acc);
-      }
-      _mm256_storeu_ps(at, acc);
+      acc[h][r] = AddPart<kFormat, kPart>(
+          dots[h][r], block.sums[first + h][kPart],
+          block.scales[first + h].scale, x, r, acc[h][r]);
+    }
+  }
+}
+
+// The same of all of a block. The sums, out [4, 16], stay in memory: there
+// are no registers for them.
+template <PackedFormat kFormat, int kCount>
+inline void AddQuad(const OpenBlock<kFormat>& block, int first,
+                    const QuadBlock& x, float* out) {
+  __m256 acc[kCount][kQuad];
+#pragma GCC unroll 2
+  for (int h = 0; h < kCount; ++h) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) {
+      acc[h][r] = _mm256_loadu_ps(out + r * kPanelRows + (first + h) * kLanes);
+    }
+  }
+  AddQuadPart<kFormat, kCount, 0>(block, first, x, acc);
+  if constexpr (kParts<kFormat> == 2) {
+    AddQuadPart<kFormat, kCount, 1>(block, first, x, acc);
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < kCount; ++h) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kQuad; ++r) {
+      _mm256_storeu_ps(
+          out + r * kPanelRows + (first + h) * kLanes,
+          AddMin<kFormat>(block.scales[first + h].min, x, r, acc[h][r]));
     }
   }
 }
@@ -358,10 +380,7 @@ inline void QuadsDot(const DotCall& call) {
       const QuadBlock& x = call.x[q * call.quad_stride + b];
       float* out = call.out + q * kQuad * kPanelRows;
       for (int first = 0; first < kHalves; first += kCount) {
-        AddQuadPart<kFormat, kCount, 0>(block, first, x, out);
-        if constexpr (kParts<kFormat> == 2) {
-          AddQuadPart<kFormat, kCount, 1>(block, first, x, out);
-        }
+        AddQuad<kFormat, kCount>(block, first, x, out);
       }
     }
   }

@@ -5,13 +5,18 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 namespace nibble::kernels::cpu {
 namespace {
 
-constexpr std::array kTargets = {CpuTarget::kPortable, CpuTarget::kAvx2,
-                                 CpuTarget::kAvxVnni, CpuTarget::kAvx512Vnni};
+constexpr std::array kTargets = {CpuTarget::kPortable,    CpuTarget::kNeon,
+                                 CpuTarget::kNeonDotprod, CpuTarget::kNeonI8mm,
+                                 CpuTarget::kAvx2,        CpuTarget::kAvxVnni,
+                                 CpuTarget::kAvx512Vnni};
 
 #if defined(__x86_64__)
 
@@ -40,6 +45,10 @@ bool Supported(CpuTarget target) {
     case CpuTarget::kPortable:
     case CpuTarget::kAvx2:
       return true;
+    case CpuTarget::kNeon:
+    case CpuTarget::kNeonDotprod:
+    case CpuTarget::kNeonI8mm:
+      return false;
     case CpuTarget::kAvxVnni:
       return Bit(more.eax, 4);
     case CpuTarget::kAvx512Vnni:
@@ -48,6 +57,22 @@ bool Supported(CpuTarget target) {
              Bit(extended.ebx, 31) && Bit(extended.ecx, 11);     // VL, VNNI
   }
   return false;
+}
+
+#elif defined(__aarch64__) && defined(__linux__)
+
+bool Supported(CpuTarget target) {
+  const bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  switch (target) {
+    case CpuTarget::kNeon:
+      return true;
+    case CpuTarget::kNeonDotprod:
+      return dotprod;
+    case CpuTarget::kNeonI8mm:
+      return dotprod && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+    default:
+      return false;
+  }
 }
 
 #else
@@ -62,6 +87,12 @@ std::string_view TargetName(CpuTarget target) {
   switch (target) {
     case CpuTarget::kPortable:
       return "portable";
+    case CpuTarget::kNeon:
+      return "NEON";
+    case CpuTarget::kNeonDotprod:
+      return "NEON dotprod";
+    case CpuTarget::kNeonI8mm:
+      return "NEON i8mm";
     case CpuTarget::kAvx2:
       return "AVX2";
     case CpuTarget::kAvxVnni:

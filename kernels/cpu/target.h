@@ -10,7 +10,15 @@ namespace nibble::kernels::cpu {
 // In order of preference, the best last. The results of all are the same
 // bits: sums of products are exact integers and every float operation is
 // written once (dot.h).
-enum class CpuTarget : uint8_t { kPortable, kAvx2, kAvxVnni, kAvx512Vnni };
+enum class CpuTarget : uint8_t {
+  kPortable,
+  kNeon,
+  kNeonDotprod,
+  kNeonI8mm,
+  kAvx2,
+  kAvxVnni,
+  kAvx512Vnni
+};
 
 std::string_view TargetName(CpuTarget target);
 
