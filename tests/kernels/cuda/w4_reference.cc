@@ -38,18 +38,19 @@ void ParallelFor(int64_t count, const F& f) {
 // How far from the exact result FP32 sums may be, as a factor of
 // sqrt(sum of x^2 g^2), g the greatest weight of 32 around.
 //
-// Within a group kernels may add x times a code plus a constant (128 in BF16,
-// 1,024 in FP16; a greatest weight is about 7 codes) and take the constant off
-// at the end. A sum of n such terms of random sign is about sqrt(n) terms in
-// size; tensor cores cut off below its 23rd bit at each of the group's steps
-// of 16. Errors of groups add like their terms, and so do the roundings of the
-// two additions a group. See Higham & Mary, SIAM J. Sci.
-// Comput. 41 (2019), for why sqrt(n) is the law for all n.
+// Codes may be subnormal numbers in a product's operand, and the tensor cores
+// align such a one as if it were as great as the smallest normal number: 128
+// codes in BF16, 1,024 in FP16, where a greatest weight is about 7. A sum of n
+// terms of random sign is about sqrt(n) terms in size; tensor cores cut off
+// below its 23rd bit, aligned so, at each of the group's steps of 16. Errors of
+// groups add like their terms, and so do the roundings of the two additions a
+// group. See Higham & Mary, SIAM J. Sci. Comput. 41 (2019), for why sqrt(n) is
+// the law for all n.
 double ErrorScale(const WeightView& weight, DType x_dtype) {
   const bool integer =
       kernels::Info(weight.format).code != kernels::CodeType::kE2m1;
-  const double offset = x_dtype == DType::kBF16 ? 128 : 1024;
-  const double operand = integer ? (offset + 15) / 7 : 1;
+  const double smallest_normal = x_dtype == DType::kBF16 ? 128 : 1024;
+  const double operand = integer ? (smallest_normal + 15) / 7 : 1;
   const double steps =
       static_cast<double>(std::min<int64_t>(weight.Group(), 128)) / 16 + 4;
   const double groups = static_cast<double>(weight.k) / weight.Group() + 1;
