@@ -215,7 +215,7 @@ absl::Status ShapeSweep::RunFormat(const W4Format& format) {
   Subject subject = MakeSubject(format.name, weights);
   for (const int64_t m : options_.m) {
     std::vector<LaunchSpec> specs;
-    if (options_.check_only) {
+    if (options_.check_only || options_.every) {
       specs = W4Candidates(weights.W4(0), m, kernels::cuda::W4Epilogue::kStore,
                            *tools_.device);
     } else {

@@ -23,6 +23,7 @@ struct SweepOptions {
   std::vector<int64_t> m;
   kernels::DType x_dtype = kernels::DType::kBF16;  // of x and y
   bool check_only = false;  // every candidate is checked, nothing is timed
+  bool every = false;  // every candidate is timed, not each kernel's fastest
   double peak_tflops = 0;   // of the device's dense 16-bit matrix units
 };
 

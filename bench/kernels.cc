@@ -45,6 +45,7 @@ struct Options {
   bool quick = false;
   bool ladder = false;
   bool check_only = false;
+  bool every = false;
 };
 
 void AddOptions(CLI::App& app, Options& options) {
@@ -81,6 +82,9 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--quick", options.quick, "Fewer repetitions");
   app.add_flag("--check-only", options.check_only,
                "Check every way to run each shape, time nothing");
+  app.add_flag("--every", options.every,
+               "Time every way to run each shape that the plan would try, not "
+               "only the fastest of each kernel");
   app.add_flag("--ladder", options.ladder,
                "Instead of the sweep: Q4_0 times a vector, from byte loads to "
                "our kernel, against an FP16 matrix");
@@ -105,6 +109,7 @@ absl::StatusOr<SweepOptions> ToSweepOptions(const Options& options) {
   sweep.m = options.m;
   sweep.x_dtype = options.x_dtype == "fp16" ? DType::kF16 : DType::kBF16;
   sweep.check_only = options.check_only;
+  sweep.every = options.every;
   sweep.peak_tflops = options.peak_tflops;
   for (const std::string& text : options.shapes) {
     NIBBLE_ASSIGN_OR_RETURN(const Shape shape, ParseShape(text));
