@@ -31,6 +31,10 @@ class Checkpoint final {
   const TokenizerData& tokenizer() const { return tokenizer_; }
   const std::string& path() const { return file_->path(); }
 
+  // Takes what was read of the file out of this process's memory; views stay
+  // valid. For loaders that have copied weights.
+  void ReleasePages() const { file_->ReleasePages(); }
+
   // NOT_FOUND names the tensor; INVALID_ARGUMENT names expected and actual
   // shape when it is not [n, k].
   absl::StatusOr<kernels::WeightView> Tensor(std::string_view name, int64_t n,

@@ -82,6 +82,11 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(
       path, std::span(static_cast<const std::byte*>(data), size)));
 }
 
+void MappedFile::ReleasePages() const {
+  // The mapping is private and was never written, so nothing is lost.
+  madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }

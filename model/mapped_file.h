@@ -25,6 +25,10 @@ class MappedFile final {
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
 
+  // Takes the file's pages out of this process's memory. Bytes that are asked
+  // for again come back, at the latest from the file.
+  void ReleasePages() const;
+
  private:
   MappedFile(std::string path, std::span<const std::byte> bytes)
       : path_(std::move(path)), bytes_(bytes) {}

@@ -243,9 +243,12 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(
       new Model(checkpoint.config(), backend, options));
   Loader loader(checkpoint, backend, options);
   NIBBLE_RETURN_IF_ERROR(loader.LoadEmbeddings(*model));
+  checkpoint.ReleasePages();
   for (int32_t i = 0; i < checkpoint.config().layers; ++i) {
     NIBBLE_ASSIGN_OR_RETURN(Layer layer, loader.LoadLayer(i));
     model->layers_.push_back(std::move(layer));
+    // Its weights were repacked: they shall not be in memory twice.
+    checkpoint.ReleasePages();
   }
   NIBBLE_RETURN_IF_ERROR(loader.CheckAllUsed());
   NIBBLE_ASSIGN_OR_RETURN(model->scratch_, loader.MakeScratch());

@@ -31,6 +31,17 @@ TEST(MappedFile, HoldsTheBytes) {
   EXPECT_EQ(std::memcmp((*file)->bytes().data(), "some bytes", 10), 0);
 }
 
+TEST(MappedFile, HoldsTheBytesAfterReleasingPages) {
+  const std::string content(100'000, 'y');
+  const test::TemporaryFile temporary(content);
+  const auto file = MappedFile::Open(temporary.path());
+  ASSERT_TRUE(file.ok()) << file.status();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(std::memcmp((*file)->bytes().data(), content.data(), 100'000), 0);
+    (*file)->ReleasePages();
+  }
+}
+
 TEST(MappedFile, OutlivesItsName) {
   auto temporary = std::make_unique<test::TemporaryFile>("x");
   const auto file = MappedFile::Open(temporary->path());
