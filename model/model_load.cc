@@ -251,6 +251,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(
     checkpoint.ReleasePages();
   }
   NIBBLE_RETURN_IF_ERROR(loader.CheckAllUsed());
+  checkpoint.ReleasePages();  // tensors' names
   NIBBLE_ASSIGN_OR_RETURN(model->scratch_, loader.MakeScratch());
   return model;
 }
