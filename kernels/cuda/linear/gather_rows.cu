@@ -17,19 +17,14 @@ __device__ float HalfAt(const uint8_t* bytes) {
   return __half2float(*reinterpret_cast<const __half*>(bytes));
 }
 
-// 2^(e - 127), NaN for 255 (OCP Microscaling Formats v1.0, 5.4.1).
+// The packed scales of MXFP4 and NVFP4 (w4_layout.h).
 __device__ float E8m0ToFloat(uint32_t e) {
   if (e == 255) return __uint_as_float(0x7fc00000);
-  return __uint_as_float(e == 0 ? 0x00400000u : e << 23);
+  return ldexpf(1.0f, static_cast<int>(e) - kE8m0Bias);
 }
-
-// OCP 8-bit Floating Point Specification v1.0; the loader refuses NaN.
-__device__ float E4m3ToFloat(uint32_t bits) {
-  const int exponent = static_cast<int>(bits >> 3 & 15);
-  const float mantissa = static_cast<float>(bits & 7);
-  const float magnitude = exponent == 0 ? ldexpf(mantissa, -9)
-                                        : ldexpf(8 + mantissa, exponent - 10);
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+__device__ float E5m3ToFloat(uint32_t bits) {
+  return ldexpf(static_cast<float>(8 + bits % 8),
+                static_cast<int>(bits / 8) - kE5m3Bias - 3);
 }
 
 // Scale and minimum of one of the eight groups of a Q4_K super-block's row, as
@@ -61,8 +56,7 @@ __device__ float WeightAt(const W4Layout& layout, const uint8_t* block, int row,
   const int nibble = row / 8 + in_step / 8 * 2;
   const int group = k / layout.group;
   const uint8_t* scales = block + kCodeBytes;
-  const uint8_t* scale =
-      scales + (group * kTileRows + ScaleSlot(row)) * layout.ScaleBytes();
+  const uint8_t* scale = scales + layout.ScaleAt(row, group);
   if (layout.code == W4Code::kInt4) {
     const auto code = static_cast<float>(half >> (4 * nibble) & 15);
     switch (layout.scale) {
@@ -71,8 +65,7 @@ __device__ float WeightAt(const W4Layout& layout, const uint8_t* block, int row,
       case W4Scale::kScaleZero:
         return HalfAt(scale) * (code - HalfAt(scale + 2));
       case W4Scale::kQ4K: {
-        const float2 pair =
-            Q4KScaleMin(scales + ScaleSlot(row) * kQ4KBytes, group);
+        const float2 pair = Q4KScaleMin(scale, group);
         return __fsub_rn(pair.x * code, pair.y);
       }
       default:
@@ -88,7 +81,7 @@ __device__ float WeightAt(const W4Layout& layout, const uint8_t* block, int row,
                                     static_cast<float>(1 << (exponent - 1));
   const float value = bit(0) != 0 ? -magnitude : magnitude;
   return (layout.scale == W4Scale::kE8m0 ? E8m0ToFloat(*scale)
-                                         : E4m3ToFloat(*scale)) *
+                                         : E5m3ToFloat(*scale)) *
          value;
 }
 

@@ -134,12 +134,26 @@ absl::StatusOr<std::vector<int32_t>> SortColumns(const WeightView& weight) {
   return order;
 }
 
+// What the packed scales have no room for.
+absl::Status CheckE8m0Scales(const WeightView& weight) {
+  if (weight.format != QuantFormat::kMxfp4) return absl::OkStatus();
+  for (int64_t i = 0; i < weight.n * weight.Groups(); ++i) {
+    const auto e = std::to_integer<int>(weight.scales[i]);
+    if (e > kMaxE8m0 && e != 255) {
+      return Refuse(weight, "scale 2^", e - 127, " is above 2^",
+                    kMaxE8m0 - 127);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckParts(std::span<const WeightView> parts,
                         const PackOptions& options) {
   const WeightView& first = parts.front();
   NIBBLE_ASSIGN_OR_RETURN(const W4Layout layout, W4LayoutOf(first));
   for (const WeightView& part : parts) {
     NIBBLE_RETURN_IF_ERROR(CheckWeight(part));
+    NIBBLE_RETURN_IF_ERROR(CheckE8m0Scales(part));
     NIBBLE_ASSIGN_OR_RETURN(const W4Layout other, W4LayoutOf(part));
     const std::string stacked =
         absl::StrCat(" of tensor '", std::string(first.name), "' (",
@@ -309,7 +323,8 @@ absl::StatusOr<PackedW4> PackW4(std::span<const WeightView> parts,
     packed.n = 2 * kTileRows * CeilDiv(first.n, kTileRows);
   }
   NIBBLE_ASSIGN_OR_RETURN(const int exponent, ScaleExponent(parts));
-  packed.tensor_scale = first.tensor_scale * PowerOfTwo(exponent);
+  const int more = packed.layout.scale == W4Scale::kE4m3 ? kE5m3TensorLog2 : 0;
+  packed.tensor_scale = first.tensor_scale * PowerOfTwo(exponent + more);
   NIBBLE_RETURN_IF_ERROR(AllocateBlocks(std::string(first.name), &packed));
   PackTiles(TilePacker(parts, options, exponent, &packed), options.threads);
   return packed;

@@ -114,6 +114,28 @@ void ReadCodes(const TileRun& run, const BlockFormat& format,
   }
 }
 
+// Gives the codes of MXFP4 and NVFP4 what their packed scales cannot say
+// (w4_layout.h): zeros where the scale is zero or NaN, and its sign.
+void ApplyToCodes(const TileRun& run, const Columns& columns, Codes* codes) {
+  constexpr uint8_t kSign = 8;
+  const WeightView& w = *run.weight;
+  const auto group = static_cast<int>(w.Group());
+  for (int r = 0; r < run.count; ++r) {
+    for (int begin = 0; begin < columns.count; begin += group) {
+      const uint8_t scale = Load8(w.scales + (run.row + r) * w.Groups() +
+                                  (columns.begin + begin) / group);
+      const bool e4m3 = w.format == QuantFormat::kNvfp4;
+      const bool zero = e4m3 ? (scale & 0x7f) == 0 : scale == 255;
+      const uint8_t flip = e4m3 && scale >= 0x80 ? kSign : 0;
+      if (!zero && flip == 0) continue;
+      for (int c = begin; c < std::min(begin + group, columns.count); ++c) {
+        uint8_t& code = (*codes)[run.first + r][c];
+        code = static_cast<uint8_t>((zero ? code & kSign : code) ^ flip);
+      }
+    }
+  }
+}
+
 // A byte (low half: row g, high half: row g + 8) as the bits of its two codes
 // in a half of a word; index 0 for columns 2t and 2t + 1, 1 for those 8 later.
 constexpr std::array<std::array<uint16_t, 256>, 2> MakeE2m1Table() {
@@ -174,6 +196,9 @@ void PackCodes(std::span<const TileRun> runs, const BlockFormat& format,
     const auto count =
         static_cast<int>(std::min<int64_t>(kBlockK, run.weight->k - begin));
     ReadCodes(run, format, {begin, count}, &codes);
+    if (format.layout.code == W4Code::kE2m1) {
+      ApplyToCodes(run, {begin, count}, &codes);
+    }
   }
   if (format.layout.code == W4Code::kE2m1) {
     WriteWords<W4Code::kE2m1>(codes, out);

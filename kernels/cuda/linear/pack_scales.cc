@@ -1,4 +1,5 @@
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "kernels/cuda/linear/pack_tile.h"
@@ -77,14 +78,36 @@ void StoreHalves(const WeightView& w, int64_t row, int64_t group, int exponent,
   }
 }
 
+// The packed byte of an E4M3 scale (w4_layout.h), its sign left out.
+std::byte E5m3Byte(std::byte e4m3) {
+  const int bits = std::to_integer<int>(e4m3) & 0x7f;
+  constexpr int kLeast = kE5m3Bias - kE5m3TensorLog2 - 9;  // exponent of 2^-9
+  if (bits >= 8) {  // (8 + m) 2^(e - 10), e = bits / 8
+    return static_cast<std::byte>(bits + (kLeast + 2) * 8);
+  }
+  if (bits == 0) return static_cast<std::byte>(kLeast * 8);
+  const int exponent = std::bit_width(static_cast<unsigned>(bits)) - 1;
+  return static_cast<std::byte>((kLeast + exponent) * 8 +
+                                (bits << (3 - exponent) & 7));
+}
+
+std::byte PackedE8m0(std::byte e8m0) {
+  constexpr auto kNan = std::byte{255};
+  return e8m0 == kNan
+             ? kNan
+             : static_cast<std::byte>(std::to_integer<int>(e8m0) + kE8m0Shift);
+}
+
 // Writes what stands for the group that begins at `column`.
 void StoreGroup(const WeightView& w, int64_t row, int64_t column,
                 const BlockFormat& format, std::byte* out) {
   const int64_t group = column / w.Group();
   switch (format.layout.scale) {
     case W4Scale::kE8m0:
+      *out = PackedE8m0(w.scales[row * w.Groups() + group]);
+      return;
     case W4Scale::kE4m3:
-      *out = w.scales[row * w.Groups() + group];
+      *out = E5m3Byte(w.scales[row * w.Groups() + group]);
       return;
     case W4Scale::kQ4K:
       std::memcpy(out,
@@ -103,15 +126,13 @@ void PackScales(std::span<const TileRun> runs, const BlockFormat& format,
   // The 16 bytes of a Q4_K super-block stand for all its groups.
   const bool super = format.layout.scale == W4Scale::kQ4K;
   const int group = super ? kBlockK : format.layout.group;
-  const int bytes = super ? kQ4KBytes : format.layout.ScaleBytes();
   for (const TileRun& run : runs) {
     for (int i = 0; i < kBlockK / group; ++i) {
       const int64_t column = block * kBlockK + i * group;
       if (column >= run.weight->k) break;
-      std::byte* row_0 = out + i * kTileRows * bytes;
       for (int r = 0; r < run.count; ++r) {
         StoreGroup(*run.weight, run.row + r, column, format,
-                   row_0 + ScaleSlot(run.first + r) * bytes);
+                   out + format.layout.ScaleAt(run.first + r, i));
       }
     }
   }

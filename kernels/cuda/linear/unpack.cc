@@ -1,5 +1,7 @@
 // The layout read back as w4_layout.h describes it, one weight at a time.
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "kernels/cuda/linear/pack.h"
@@ -51,15 +53,22 @@ float Q4KWeight(const std::byte* row, int group, int code) {
          Half(row + 2) * static_cast<float>(minimum);
 }
 
+float E8m0Scale(int byte) {
+  return byte == 255
+             ? std::numeric_limits<float>::quiet_NaN()
+             : reference::E8m0ToFloat(static_cast<uint8_t>(byte - kE8m0Shift));
+}
+
+float E5m3Scale(int byte) {
+  return std::ldexp(static_cast<float>(8 + byte % 8), byte / 8 - kE5m3Bias - 3);
+}
+
 float WeightAt(const W4Layout& layout, float tensor_scale,
                const std::byte* block, int row, int k) {
   const int code = CodeAt(layout, block, row, k);
   const int group = k / layout.group;
-  const std::byte* scales = block + kCodeBytes;
-  if (layout.scale == W4Scale::kQ4K) {
-    return Q4KWeight(scales + ScaleSlot(row) * kQ4KBytes, group, code);
-  }
-  scales += (group * kTileRows + ScaleSlot(row)) * layout.ScaleBytes();
+  const std::byte* scales = block + kCodeBytes + layout.ScaleAt(row, group);
+  if (layout.scale == W4Scale::kQ4K) return Q4KWeight(scales, group, code);
   switch (layout.scale) {
     case W4Scale::kScale:
       return tensor_scale * (Half(scales) * static_cast<float>(code - 8));
@@ -70,11 +79,11 @@ float WeightAt(const W4Layout& layout, float tensor_scale,
       return tensor_scale *
              (Half(scales) * (static_cast<float>(code) - Half(scales + 2)));
     case W4Scale::kE8m0:
-      return tensor_scale * (reference::E8m0ToFloat(Load8(scales)) *
-                             reference::E2m1ToFloat(code));
+      return tensor_scale *
+             (E8m0Scale(Load8(scales)) * reference::E2m1ToFloat(code));
     case W4Scale::kE4m3:
-      return tensor_scale * (reference::E4m3ToFloat(Load8(scales)) *
-                             reference::E2m1ToFloat(code));
+      return tensor_scale *
+             (E5m3Scale(Load8(scales)) * reference::E2m1ToFloat(code));
     case W4Scale::kQ4K:
       break;
   }

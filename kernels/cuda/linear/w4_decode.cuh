@@ -130,13 +130,10 @@ template <typename F, XType X>
 __device__ __forceinline__ void AddGroup(const GroupScale& scale,
                                          const float (&acc)[4], float2 s,
                                          float (&y)[4]) {
-  // E8M0 scales may be as great as FP32 goes: they leave no room for the unit.
-  constexpr float kUnits =
-      F::scale == W4Scale::kE8m0 ? 1 / kValueUnit<X> : 1.0f;
-  y[0] = fmaf(scale.f0, acc[0] * kUnits, y[0]);
-  y[1] = fmaf(scale.f0, acc[1] * kUnits, y[1]);
-  y[2] = fmaf(scale.f1, acc[2] * kUnits, y[2]);
-  y[3] = fmaf(scale.f1, acc[3] * kUnits, y[3]);
+  y[0] = fmaf(scale.f0, acc[0], y[0]);
+  y[1] = fmaf(scale.f0, acc[1], y[1]);
+  y[2] = fmaf(scale.f1, acc[2], y[2]);
+  y[3] = fmaf(scale.f1, acc[3], y[3]);
   if constexpr (kNeedsSums<F>) {
     y[0] = fmaf(scale.c0, s.x, y[0]);
     y[1] = fmaf(scale.c0, s.y, y[1]);
@@ -149,20 +146,29 @@ __device__ __forceinline__ float2 HalfPair(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
-// 2^(e - 127) of an E8M0 byte (OCP Microscaling Formats v1.0, 5.4.1), given at
-// the exponent's place: 0 is 2^-127, a subnormal number; 255 is NaN, which
-// infinity times zero makes it.
-__device__ __forceinline__ float E8m0(uint32_t exponent) {
-  const float f = __uint_as_float(max(exponent & 0x7F800000u, 0x00400000u));
-  return fmaf(f, 0.0f, f);
+// Byte i of a word with its lowest bit at bit `to`; other bits are others'.
+template <int kTo>
+__device__ __forceinline__ uint32_t ByteTo(uint32_t word, int i) {
+  return i * 8 <= kTo ? word << (kTo - i * 8) : word >> (i * 8 - kTo);
 }
 
-// Two E4M3 bytes that are not NaN: a byte's bits are those of an FP16 number
-// 2^8 times smaller, the sign in its place and the rest one place lower.
-__device__ __forceinline__ float2 E4m3Pair(uint32_t bytes) {
-  const uint32_t high = __byte_perm(bytes, 0, 0x1404);
-  const uint32_t lower = high >> 1;
-  return HalfPair(lower + (lower & 0x40004000u));
+// What a packed E8M0 byte (w4_layout.h) makes of products with values: the
+// exponent of a number, kE8m0Shift of it for BF16's unit.
+template <XType X>
+__device__ __forceinline__ float E8m0(uint32_t word, int i) {
+  static_assert(kValueUnit<XType::kBF16> * (1ull << kE8m0Shift) == 1);
+  const float f = __uint_as_float(ByteTo<23>(word, i) & 0x7F800000u);
+  constexpr float kMore = kValueUnit<XType::kBF16> / kValueUnit<X>;
+  return X == XType::kBF16 ? f : f * kMore;
+}
+
+// The same of a packed E4M3 byte: bits 20..27 of a number, which is then
+// (8 + m) 2^(e - 130).
+template <XType X>
+__device__ __forceinline__ float E5m3(uint32_t word, int i) {
+  static_assert(kE5m3Bias == 62);
+  return __uint_as_float(ByteTo<20>(word, i) & 0x0FF00000u) *
+         (0x1p127f * kValueUnit<XType::kBF16> / kValueUnit<X>);
 }
 
 // The scales of a block for a lane's two rows, as packed: read into registers
@@ -173,19 +179,21 @@ class BlockScales {
  public:
   // scales: the block's scale bytes in shared memory; g = lane / 4.
   __device__ __forceinline__ BlockScales(const char* scales, int g) {
-    const char* p = scales + g * 2 * F::kScaleBytes;
+    const char* p = scales + g * (kWords * 4);
+    if constexpr (kWords % 4 == 0) {
 #pragma unroll
-    for (int i = 0; i < F::kGroupsPerBlock; ++i) {
-      const char* at = p + i * kTileRows * F::kScaleBytes;
-      if constexpr (F::kScaleBytes == 4) {
-        const uint2 pair = *reinterpret_cast<const uint2*>(at);
-        raw_[2 * i] = pair.x;
-        raw_[2 * i + 1] = pair.y;
-      } else if constexpr (F::kScaleBytes == 2) {
-        raw_[i] = *reinterpret_cast<const uint32_t*>(at);
-      } else {
-        raw_[i] = *reinterpret_cast<const uint16_t*>(at);
+      for (int i = 0; i < kWords / 4; ++i) {
+        const uint4 v = LoadShared16(p + i * 16);
+        raw_[4 * i] = v.x;
+        raw_[4 * i + 1] = v.y;
+        raw_[4 * i + 2] = v.z;
+        raw_[4 * i + 3] = v.w;
       }
+    } else {
+      static_assert(kWords == 2);
+      const uint2 v = *reinterpret_cast<const uint2*>(p);
+      raw_[0] = v.x;
+      raw_[1] = v.y;
     }
   }
 
@@ -202,17 +210,16 @@ class BlockScales {
       const float2 high = HalfPair(raw_[2 * i + 1]);
       return OfCodes<X>(low.x, high.x, low.x * -low.y, high.x * -high.y);
     } else if constexpr (F::scale == W4Scale::kE8m0) {
-      return {E8m0(raw_[i] << 23), E8m0(raw_[i] << 15), 0, 0};
+      return {E8m0<X>(raw_[i / 2], i % 2 * 2),
+              E8m0<X>(raw_[i / 2], i % 2 * 2 + 1), 0, 0};
     } else {
-      constexpr float kUnits = 256 / kValueUnit<X>;
-      const float2 s = E4m3Pair(raw_[i]);
-      return {s.x * kUnits, s.y * kUnits, 0, 0};
+      return {E5m3<X>(raw_[i / 2], i % 2 * 2),
+              E5m3<X>(raw_[i / 2], i % 2 * 2 + 1), 0, 0};
     }
   }
 
  private:
-  static constexpr int kWords =
-      F::kGroupsPerBlock * (F::kScaleBytes == 4 ? 2 : 1);
+  static constexpr int kWords = F::kGroupsPerBlock * F::kScaleBytes / 2;
   uint32_t raw_[kWords];
 };
 
@@ -222,20 +229,21 @@ template <typename F, XType X>
 requires(F::scale == W4Scale::kQ4K) class BlockScales<F, X> {
  public:
   __device__ __forceinline__ BlockScales(const char* scales, int g)
-      : low_(scales + g * 2 * kQ4KBytes),
-        high_(scales + (g * 2 + 1) * kQ4KBytes) {}
+      : low_(scales + g * 2 * kQ4KBytes, 1 / kCodeUnit<X>),
+        high_(scales + (g * 2 + 1) * kQ4KBytes, 1 / kCodeUnit<X> / kHighUnit) {}
 
   __device__ __forceinline__ GroupScale At(int i) const {
     const float2 low = low_.At(i), high = high_.At(i);
-    return OfCodes<X>(low.x, high.x, low.y, high.y);
+    return {low.x, high.x, low.y, high.y};
   }
 
  private:
   struct Row {
-    __device__ __forceinline__ explicit Row(const char* p) {
+    // `unit` is on scales, not on minimums.
+    __device__ __forceinline__ Row(const char* p, float unit) {
       const uint4 v = LoadShared16(p);
       const float2 d = HalfPair(v.x);
-      d_ = d.x;
+      d_ = d.x * unit;
       dmin_ = d.y;
       scale_[0] = v.y & 0x3F3F3F3Fu;
       min_[0] = v.z & 0x3F3F3F3Fu;

@@ -22,8 +22,9 @@
 // E2M1 codes (sign, two exponent bits, one mantissa bit) are spread otherwise
 // over the two 16-bit halves of the word; see kE2m1Bits.
 //
-// Scales of a group of weights stand group by group, in a group row by row in
-// the order 0, 8, 1, 9, ..., 7, 15: the two rows of a lane lie together.
+// Scales stand together as a lane wants them: those of rows 0 and 8, then of 1
+// and 9, and so on to 7 and 15; of a pair of rows group by group, in a group
+// the upper row's first (W4Layout::ScaleAt).
 //
 // Rows beyond n and weights beyond k are padding: their scales, minimums and
 // codes are zero, so that they add nothing (the kernels feed zeros there).
@@ -51,9 +52,25 @@ enum class W4Scale : uint8_t {
   kScaleMin,   // { s, m }: tensor * (s * code + m)
   kScaleZero,  // { s, z }: tensor * s * (code - z)
   kQ4K,        // a super-block of 256: see kQ4KBytes; s * code - m
-  kE8m0,       // { e }, one byte: tensor * 2^(e - 127) * value; 255 is NaN
-  kE4m3,       // { e }, one byte of FP8 E4M3: tensor * e * value
+  kE8m0,       // { e }, one byte: tensor * 2^(e - kE8m0Bias) * value
+  kE4m3,       // { e }, one byte: tensor * E5m3(e) * value
 };
+
+// The scales of MXFP4 and NVFP4 are written down in another way than files do,
+// so that a shift and a mask (and an or) make of them what the kernels need: an
+// FP32 number that takes back the powers of two in which codes and x are
+// counted. OCP's E8M0 number 2^(e - 127) is the byte e + kE8m0Shift; beyond
+// kMaxE8m0 it has none. 255 is infinite, and the codes of its group are zeros,
+// so that it makes NaNs as 255 does there.
+inline constexpr int kE8m0Shift = 62;
+inline constexpr int kE8m0Bias = 127 + kE8m0Shift;
+inline constexpr int kMaxE8m0 = 254 - kE8m0Shift;
+// E4M3 scales are five bits of exponent and three of mantissa without subnormal
+// numbers, sign and zero: (8 + m) 2^(e - kE5m3Bias - 3). Signs go to the codes,
+// and a scale of zero to codes of zero. 2^kE5m3TensorLog2 is in the tensor's
+// scale: no number has room for it and for the unit of codes.
+inline constexpr int kE5m3Bias = 62;
+inline constexpr int kE5m3TensorLog2 = 39;
 
 // Q4_K keeps the 16 bytes of a super-block's row as the file has them (ggml's
 // block_q4_K without its codes): { f16 d, f16 dmin, u8 scales[12] }.
@@ -85,13 +102,18 @@ struct W4Layout {
   constexpr int BlockScaleBytes() const {
     return kTileRows * GroupsPerBlock() * ScaleBytes();
   }
+  // Where the scales of a group of a row of the tile stand behind the codes; of
+  // Q4_K, where those of all groups of the row do (group 0).
+  constexpr int ScaleAt(int row, int group) const {
+    if (scale == W4Scale::kQ4K) {
+      return (row % 8 * 2 + row / 8) * kQ4KBytes;
+    }
+    return ((row % 8 * GroupsPerBlock() + group) * 2 + row / 8) * ScaleBytes();
+  }
   constexpr int BlockBytes() const { return kCodeBytes + BlockScaleBytes(); }
 
   bool operator==(const W4Layout&) const = default;
 };
-
-// Position in a group's scales of row `row` of the tile: 0, 8, 1, 9, ...
-constexpr int ScaleSlot(int row) { return row % 8 * 2 + row / 8; }
 
 // Where the bits of an E2M1 code stand in its 16-bit half of a word, for the
 // four pairs of the picture above (index: bits 4 i .. 4 i + 3 of an integer
@@ -117,8 +139,11 @@ constexpr int64_t PackedBytes(W4Layout layout, int64_t n, int64_t k) {
 // The summation order of the whole kernel family, a function of k alone: the
 // blocks of k are cut into at most kMaxSlices slices of SliceBlocks(k) blocks
 // (the last may have fewer). Within a slice groups follow each other in one
-// chain of FP32 FMAs, slices are added in ascending order. So a row of the
-// result is the same bits in every kernel and for every M.
+// chain of FP32 FMAs that starts from zero. Slices are added in ascending order
+// to the sums of four quarters of QuarterSlices(slices) slices each (the last
+// may have fewer), and those again in ascending order: so four CTAs can take a
+// quarter each, and one can do with two sums. A row of the result is the same
+// bits in every kernel and for every M.
 //
 // Slices go in equal numbers to kSliceSharers CTAs, and those that a CTA lacks
 // are time lost: of 8 to 16 slices (as many as there are blocks, where those
@@ -142,6 +167,9 @@ constexpr int SliceBlocks(int64_t k) {
 }
 constexpr int Slices(int64_t k) {
   return static_cast<int>(CeilDiv(BlocksPerTile(k), SliceBlocks(k)));
+}
+constexpr int QuarterSlices(int slices) {
+  return (slices + kSliceSharers - 1) / kSliceSharers;
 }
 
 }  // namespace nibble::kernels::cuda

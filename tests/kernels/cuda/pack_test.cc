@@ -228,7 +228,9 @@ TEST(Pack, KeepsEveryScaleOfTheFloatFormats) {
   GroupWeight mxfp4 = test::RandomGroupWeight(
       {.format = QuantFormat::kMxfp4, .n = 16, .k = 32 * 256}, random);
   for (size_t i = 0; i < mxfp4.scales.size(); ++i) {
-    mxfp4.scales[i] = static_cast<std::byte>(i % 256);
+    const int e = static_cast<int>(i % 256);
+    mxfp4.scales[i] =
+        static_cast<std::byte>(e == 255 ? e : std::min(e, kMaxE8m0));
   }
   ExpectRoundTrip(mxfp4.View());
   GroupWeight nvfp4 = test::RandomGroupWeight(
@@ -292,8 +294,10 @@ TEST(Pack, PutsCodesAndScalesWhereTheLayoutSays) {
     const int expected = i == 16 * (32 * 1 + 17) + 4 * 1 + 3 ? 0xb0 : 0;
     ASSERT_EQ(std::to_integer<int>(block[i]), expected) << i;
   }
-  // Rows 0, 8, 1, 9, ... of the block's second group.
-  const std::byte* slot = block + kCodeBytes + 4 * (16 + 9);
+  // Rows 0 and 8, 1 and 9, ..., of each two both groups: the lower row of the
+  // fifth pair's second group.
+  const std::byte* slot = block + kCodeBytes + 4 * ((4 * 2 + 1) * 2 + 1);
+  EXPECT_EQ(layout.ScaleAt(12, 1), slot - block - kCodeBytes);
   const int64_t number = 28 * (kK / 128) + 3;
   EXPECT_EQ(std::memcmp(slot, w.scales.data() + 2 * number, 2), 0);
   EXPECT_EQ(std::memcmp(slot + 2, w.zeros_or_mins.data() + 2 * number, 2), 0);
@@ -483,6 +487,19 @@ void ExpectRefused(const std::vector<WeightView>& parts,
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << reason;
   EXPECT_THAT(std::string(status.message()), HasSubstr("'" + name + "'"));
   EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
+}
+
+TEST(Pack, RefusesE8m0ScalesThatItCannotKeep) {
+  test::Random random(4);
+  GroupWeight w = test::RandomGroupWeight(
+      {.format = QuantFormat::kMxfp4, .n = 16, .k = 64}, random);
+  w.name = "great";
+  w.scales[17] = static_cast<std::byte>(kMaxE8m0 + 1);
+  ExpectRefused({w.View()}, "great", "scale 2^66 is above 2^65");
+  w.scales[17] = std::byte{254};
+  ExpectRefused({w.View()}, "great", "scale 2^127 is above 2^65");
+  w.scales[17] = static_cast<std::byte>(kMaxE8m0);
+  EXPECT_TRUE(PackW4({{w.View()}}).ok());
 }
 
 TEST(Pack, RefusesScalesTooFarApart) {

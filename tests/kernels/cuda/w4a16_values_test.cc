@@ -111,7 +111,7 @@ TEST_F(W4Values, LeastAndGreatestE8m0Scales) {
   };
   for (int64_t row = 0; row < 20; ++row) set(row, 0, groups, 0);
   set(20, 3, 4, 0);
-  set(21, 0, groups, 240);
+  set(21, 0, groups, kernels::cuda::kMaxE8m0);
   set(30, 0, 1, 255);
   set(47, groups - 1, groups, 255);
   set(71, 0, groups, 255);
