@@ -25,7 +25,37 @@ KernelTraits Prepare(const void* function, int device) {
   return {.may_overlap = attributes.ptxVersion >= kOverlapPtxVersion};
 }
 
+int AskClusters(const void* function, int ctas) {
+  cudaFuncAttributes attributes;
+  NIBBLE_CUDA_CHECK(cudaFuncGetAttributes(&attributes, function));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(ctas), 1, 1};
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(ctas));
+  launch.blockDim = dim3(32);
+  launch.dynamicSmemBytes =
+      static_cast<size_t>(attributes.maxDynamicSharedSizeBytes);
+  launch.attrs = &cluster;
+  launch.numAttrs = 1;
+  int clusters = 0;
+  NIBBLE_CUDA_CHECK(
+      cudaOccupancyMaxActiveClusters(&clusters, function, &launch));
+  return clusters;
+}
+
 }  // namespace
+
+int MostClusters(const void* function, int device, int ctas) {
+  using Key = std::pair<int, int>;  // device, CTAs
+  static std::mutex mutex;
+  static auto* const asked = new std::map<Key, int>();
+  const Key key{device, ctas};
+  const std::lock_guard lock(mutex);
+  const auto found = asked->find(key);
+  if (found != asked->end()) return found->second;
+  return asked->emplace(key, AskClusters(function, ctas)).first->second;
+}
 
 KernelTraits PrepareKernel(const void* function, int device) {
   using Key = std::pair<const void*, int>;  // kernel, device

@@ -16,4 +16,11 @@ struct KernelTraits {
 // Thread-safe.
 KernelTraits PrepareKernel(const void* function, int device);
 
+// How many clusters of so many CTAs run at the same time on the device of this
+// index, which must be current, when each CTA has all the shared memory that
+// `function`, a prepared kernel, lets it have, and so an SM to itself. GPCs
+// differ in size, so that this is fewer than the SMs would do for. Asks only
+// once for each device and number of CTAs. Thread-safe.
+int MostClusters(const void* function, int device, int ctas);
+
 }  // namespace nibble::kernels::cuda

@@ -34,7 +34,8 @@ int64_t W4ScratchBytes(int64_t m, int64_t k) {
 std::vector<LaunchSpec> W4Candidates(const W4Weights& w, int64_t m,
                                      W4Epilogue epilogue,
                                      const DeviceInfo& device) {
-  const std::vector<SmallConfig> small = SmallConfigs(w, m, epilogue, device);
+  const std::vector<SmallConfig> small =
+      SmallConfigs(w, m, epilogue, device, MidIsCompiled());
   // Where shared memory cannot hold x the other kernel may win for few rows.
   const bool small_is_slow =
       small.empty() || !KeepsX(small.front().variant.source);
@@ -46,7 +47,7 @@ std::vector<LaunchSpec> W4Candidates(const W4Weights& w, int64_t m,
   const bool small_first = !small_is_slow && m < 2 * kFewestMidRows;
   auto at = small_first ? specs.begin() : specs.end();
   for (const SmallConfig& config : small) {
-    at = specs.insert(at, SmallSpec(config, w.k)) + 1;
+    at = specs.insert(at, SmallSpec(config)) + 1;
   }
   return specs;
 }
@@ -54,7 +55,8 @@ std::vector<LaunchSpec> W4Candidates(const W4Weights& w, int64_t m,
 bool W4Feasible(const W4Weights& w, int64_t m, W4Epilogue epilogue,
                 const LaunchSpec& spec, const DeviceInfo& device) {
   if (const auto config = ParseSmallSpec(spec)) {
-    return spec == SmallSpec(*config, w.k) &&
+    return spec == SmallSpec(*config) &&
+           (config->cluster == 1 || MidIsCompiled()) &&
            PlanSmall(w, m, epilogue, *config, device).has_value();
   }
   if (const auto config = ParseMidSpec(spec)) {

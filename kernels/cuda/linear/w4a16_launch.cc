@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -18,16 +19,16 @@ namespace {
 // cudaLaunchConfig_t::gridDim.y
 constexpr int64_t kMaxGridY = 65'535;
 
-bool IsAligned16(const void* p) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+bool IsAligned(const void* p, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % bytes == 0;
 }
 
 void CheckArgs(const W4Args& args) {
   const W4Weights& w = args.w;
   NIBBLE_CHECK_GE(w.n, 1);
   NIBBLE_CHECK_GE(w.k, 1);
-  NIBBLE_CHECK(w.blocks != nullptr && IsAligned16(w.blocks));
-  NIBBLE_CHECK(args.x != nullptr && IsAligned16(args.x));
+  NIBBLE_CHECK(w.blocks != nullptr && IsAligned(w.blocks, 16));
+  NIBBLE_CHECK(args.x != nullptr && IsAligned(args.x, 16));
   NIBBLE_CHECK(args.y != nullptr);
   NIBBLE_CHECK_GE(args.ldx, w.k);
   NIBBLE_CHECK_EQ(args.ldx % 8, 0);
@@ -61,27 +62,37 @@ void LaunchSmall(const W4Args& args, const SmallConfig& config,
   const W4Weights& w = args.w;
   const void* kernel = SmallKernel(w.layout, args.x_dtype, config.variant);
   NIBBLE_CHECK(kernel != nullptr);
-  const auto plan = PlanSmall(w, args.m, args.epilogue, config, device);
-  if (!plan.has_value()) RefuseSpec(args, SmallSpec(config, w.k), device);
   const KernelTraits traits = PrepareKernel(kernel, device.index);
+  const bool in_cluster = config.cluster > 1;
+  const auto plan =
+      in_cluster ? PlanSmall(w, args.m, args.epilogue, config, device,
+                             MostClusters(kernel, device.index, config.cluster))
+                 : PlanSmall(w, args.m, args.epilogue, config, device);
+  if (!plan.has_value()) RefuseSpec(args, SmallSpec(config), device);
   const bool overlap = options.overlap && traits.may_overlap;
 
-  cudaLaunchAttribute overlapping{};
-  overlapping.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlapping.val.programmaticStreamSerializationAllowed = 1;
+  std::array<cudaLaunchAttribute, 2> attributes{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(config.cluster), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  const int first = in_cluster ? 0 : 1;
   cudaLaunchConfig_t launch{};
   launch.blockDim = dim3(32 * plan->slices, plan->lanes);
   launch.dynamicSmemBytes = static_cast<size_t>(plan->shared_bytes);
   launch.stream = stream;
-  launch.attrs = &overlapping;
-  launch.numAttrs = overlap ? 1 : 0;
+  launch.attrs = attributes.data() + first;
+  launch.numAttrs = (overlap ? 2 : 1) - first;
 
   SmallParams params = plan->params;
   params.blocks = static_cast<const char*>(w.blocks);
   params.ldx_bytes = args.ldx * 2;
+  const int64_t row_step = params.ldx_bytes * plan->lanes;
+  constexpr int64_t kBlockStep = kBlockK * 2;
+  params.x_inner_step = params.x_along_k ? kBlockStep : row_step;
+  params.x_outer_step = params.x_along_k ? row_step : kBlockStep;
   params.tensor_scale = w.tensor_scale;
-  params.early_stages =
-      overlap ? EarlyStages(*plan, w.layout, args.m, config) : 0;
+  params.early = overlap && AsksEarly(*plan, w.layout, config);
   const int64_t pass_rows = config.variant.nt * 8;
   // One launch but for millions of rows.
   for (int64_t row = 0; row < args.m; row += pass_rows * kMaxGridY) {

@@ -1,282 +1,29 @@
 // W4A16 for few rows: the kernel that reads weights at the speed of memory.
 //
-// A persistent CTA owns every gridDim.x-th run of tiles of W. Its warps stand
-// in a grid: slices along k (warps along threadIdx.x, w4_layout.h) times lanes
-// along tiles (threadIdx.y). A warp walks its slice of its tiles with a ring of
-// its own in shared memory, filled by cp.async; nothing but a warp's own ring
-// is waited for, so the main loop has no barrier. x is staged in shared memory
-// once, with the sums of its groups. The partial sums of up to `epoch` tiles
-// meet in shared memory, where they are added in order of slice.
+// Persistent teams, a CTA or a cluster of 2, 4 or 8, own every n-th run of
+// tiles of W. The CTAs of a team share the slices of k of its tiles
+// (w4_layout.h). A CTA's warps stand in a grid: its slices (along threadIdx.x)
+// times lanes along tiles (threadIdx.y). A warp walks its slice of its tiles
+// with a ring of its own in shared memory, filled by cp.async; nothing but a
+// warp's own ring is waited for, so the main loop has no barrier. The CTA's
+// part of x is staged in shared memory once, with the sums of its groups.
+// The partial sums of up to `epoch` tiles meet in shared memory, in a team in
+// that of the CTA whose turn the tile is, and are added in order of slice.
 //
-// One CTA serves 8 * NT rows of x (blockIdx.y): it is made for no more. What
+// One team serves 8 * NT rows of x (blockIdx.y): it is made for no more. What
 // comes before the first load counts in full when L2 is cold, also as
 // instructions to fetch: the prologue is kept short.
 #pragma once
 
+#include "kernels/cuda/linear/cluster.cuh"
 #include "kernels/cuda/linear/mma.cuh"
+#include "kernels/cuda/linear/tma.cuh"
 #include "kernels/cuda/linear/w4_decode.cuh"
-#include "kernels/cuda/linear/w4_store.cuh"
 #include "kernels/cuda/linear/w4a16_small.h"
+#include "kernels/cuda/linear/w4a16_small_sum.cuh"
+#include "kernels/cuda/linear/w4a16_small_x.cuh"
 
 namespace nibble::kernels::cuda {
-
-// Brings a slice's part of rows [row0, row0 + rows) of x to shared memory,
-// zeros beyond k. Through registers: for lines that every SM asks for at the
-// same time plain loads are several times as fast as cp.async or bulk copies
-// (docs/kernels.md). A warp takes a row's 256 elements of a block at a time,
-// rows first, and keeps kBatch loads in flight.
-template <XType X>
-class StageX {
- public:
-  // Blocks [first, first + count) of k.
-  __device__ __forceinline__ StageX(const SmallParams& p, char* staged,
-                                    int row0, int rows, int first, int count)
-      : from_(p.x + row0 * p.ldx_bytes + At(first)),
-        to_(staged + At(first)),
-        k_left_(p.k * 2 - At(first)),
-        ldx_(p.ldx_bytes),
-        pitch_(StagedRowBytes(p.blocks_k)),
-        rows_(rows),
-        left_(count * rows) {}
-
-  __device__ __forceinline__ void Load() {
-    const char* from = from_;
-    int row = row_, k_left = k_left_;
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (i >= left_) break;  // the same for the whole warp
-      batch_[i] = LoadGlobal16If(k_left > 0, from);
-      from += ldx_;
-      if (++row == rows_) {
-        row = 0;
-        from += kRun - rows_ * ldx_;
-        k_left -= kRun;
-      }
-    }
-    from_ = from;
-    k_left_ = k_left;
-  }
-  // False when nothing is left.
-  __device__ __forceinline__ bool Store() {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (i >= left_) break;
-      *reinterpret_cast<uint4*>(to_) = Scaled<X>(batch_[i]);
-      to_ += pitch_;
-      if (++row_ == rows_) {
-        row_ = 0;
-        to_ += kRun - rows_ * pitch_;
-      }
-    }
-    left_ -= kBatch;
-    return left_ > 0;
-  }
-
- private:
-  static constexpr int kBatch = 8;
-  static constexpr int kRun = kBlockK * 2;  // bytes that a warp takes at once
-  __device__ static int At(int block) {
-    return threadIdx.x % 32 * 16 + block * kRun;
-  }
-
-  const char* from_;
-  char* to_;
-  int k_left_;  // bytes of the row from this lane's 16 on
-  int64_t ldx_;
-  int pitch_, rows_, left_, row_ = 0;
-  uint4 batch_[kBatch];
-};
-
-// Elements of staged x from k on to the next multiple of eight may hold
-// anything: zeros instead, by the warp that brought them.
-static __device__ __noinline__ void ZeroTail(const SmallParams& p, char* staged,
-                                             int rows, int first, int count) {
-  const int block = p.k / kBlockK;
-  if (block < first || block >= first + count) return;
-  for (int row = threadIdx.x % 32; row < rows; row += 32) {
-    for (int k = p.k; k % 8 != 0; ++k) {
-      *reinterpret_cast<uint16_t*>(staged + row * StagedRowBytes(p.blocks_k) +
-                                   k * 2) = 0;
-    }
-  }
-}
-
-// One of the outputs that a thread adds up when an epoch of `count` tiles from
-// `begin` on is done: where its slices and its place in y are. Worked out
-// before the tiles, so that little is left to do after the last.
-struct ReduceItem {
-  const float* from;
-  int64_t at;
-  int column;  // negative: no such output
-
-  template <typename TileOf>
-  __device__ __forceinline__ ReduceItem(const SmallParams& p,
-                                        const float* partial, int slices,
-                                        int begin, int count, int row0,
-                                        int rows, int index,
-                                        const TileOf& tile_of) {
-    const int units = count >> p.run_log2;
-    const int o = static_cast<uint32_t>(index) / kTileRows;
-    const int r = static_cast<uint32_t>(index) % kTileRows;
-    const int row =
-        rows == 1 ? 0 : static_cast<int>((o + 0.5f) * __fdividef(1.0f, units));
-    const int unit = o - row * units;
-    const int tile = tile_of(begin + (unit << p.run_log2));
-    const int feature = (tile >> p.run_log2) * kTileRows + r;
-    column = o < units * rows && feature < p.out.n_out ? feature : -1;
-    at = (row0 + row) * p.out.ldy + feature;
-    from = partial +
-           ((unit << p.run_log2) * slices * rows + row) * kPartialPitch + r;
-  }
-};
-
-// Adds an output's slices in ascending order and stores it.
-__device__ __forceinline__ void Reduce(const SmallParams& p,
-                                       const ReduceItem& item, int slices,
-                                       int rows) {
-  if (item.column < 0) return;
-  const int pitch = rows * kPartialPitch;
-  const auto total = [&](const float* from) {
-    float sum;
-    if (slices == kMaxSlices) {
-      float v[kMaxSlices];
-#pragma unroll
-      for (int s = 0; s < kMaxSlices; ++s) v[s] = from[s * pitch];
-      sum = v[0];
-#pragma unroll
-      for (int s = 1; s < kMaxSlices; ++s) sum = __fadd_rn(sum, v[s]);
-    } else {
-      sum = from[0];
-#pragma unroll 4
-      for (int s = 1; s < slices; ++s) sum = __fadd_rn(sum, from[s * pitch]);
-    }
-    return __fmul_rn(sum, p.tensor_scale);
-  };
-  float v = total(item.from);
-  if (p.out.plain) {
-    static_cast<__nv_bfloat16*>(p.out.y)[item.at] = __float2bfloat16_rn(v);
-    return;
-  }
-  if (p.out.epilogue == W4Epilogue::kSiluMul) {
-    v = SiluMul(v, total(item.from + slices * pitch));
-  }
-  Finish(p.out, item.at, item.column, v);
-}
-
-// The B operands of a slice. Elements [32 pair, 32 pair + 32) of block b of
-// the slice, rows 8 nt .. 8 nt + 7 of the pass: those of two steps.
-template <XType X, int NT, XSource kSource>
-class XOperand {
- public:
-  __device__ __forceinline__ XOperand(const SmallParams& p, const char* staged,
-                                      int row0, int rows, int block0)
-      : p_(p), row_(row0 + threadIdx.x % 32 / 4), block0_(block0) {
-    if constexpr (KeepsX(kSource)) {
-#pragma unroll
-      for (int nt = 0; nt < NT; ++nt) {
-        const int row = nt * 8 + threadIdx.x % 8;
-        const bool there = row < rows;
-        step_[nt] = there ? kBlockK * 2 : 0;
-        at_[nt] = SharedAddress(staged) + threadIdx.x % 32 / 8 * 16 +
-                  (there ? row * StagedRowBytes(p.blocks_k) + block0 * step_[nt]
-                         : p.zero_at);
-      }
-    }
-    if constexpr (kSource == XSource::kRegisters) {
-#pragma unroll
-      for (int nt = 0; nt < NT; ++nt) {
-#pragma unroll
-        for (int pair = 0; pair < 8; ++pair) {
-          LdMatrix4(held_[nt][pair], at_[nt] + pair * 64);
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void Load(int nt, int b, int pair,
-                                       uint32_t (&to)[4]) const {
-    if constexpr (kSource == XSource::kRegisters) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) to[j] = held_[nt][pair][j];
-    } else if constexpr (kSource == XSource::kShared) {
-      LdMatrix4(to, at_[nt] + b * step_[nt] + pair * 64);
-    } else {
-      const int row = row_ + nt * 8;
-      const int k = (block0_ + b) * kBlockK + pair * 32 + threadIdx.x % 4 * 2;
-      const char* from = p_.x + row * p_.ldx_bytes + k * 2;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        to[j] = row < p_.m && k + j * 8 < p_.k
-                    ? __ldg(reinterpret_cast<const uint32_t*>(from + j * 16))
-                    : 0;
-        if (k + j * 8 + 1 == p_.k) to[j] &= 0xFFFFu;
-        if constexpr (kScalesX<X>) to[j] = ScaleBf16Pair(to[j], kXScalePair);
-      }
-    }
-  }
-
- private:
-  const SmallParams& p_;
-  int row_, block0_;
-  uint32_t at_[NT], step_[NT];
-  uint32_t held_[kSource == XSource::kRegisters ? NT : 1][8][4];
-};
-
-// The sums of x of one group, of the lane's two columns. A product with ones,
-// as a chain of up to 64 elements; a group of 128 adds two. The order that
-// every kernel of the family keeps.
-template <typename F, XType X>
-class GroupSum {
- public:
-  // Step `step` of the group.
-  __device__ __forceinline__ void Add(int step, uint32_t b0, uint32_t b1) {
-    constexpr uint32_t kOnes[4] = {Ones<X>(), Ones<X>(), Ones<X>(), Ones<X>()};
-    Mma<X>(sum_[step * kStepK / kChain], kOnes, b0, b1);
-  }
-  __device__ __forceinline__ float2 Total() const {
-    float2 v = make_float2(sum_[0][0], sum_[0][1]);
-    if constexpr (kChains == 2) {
-      v = make_float2(__fadd_rn(v.x, sum_[1][0]), __fadd_rn(v.y, sum_[1][1]));
-    }
-    if constexpr (kScalesX<X>) {
-      v = make_float2(v.x * (1 / kXScale), v.y * (1 / kXScale));
-    }
-    return v;
-  }
-
- private:
-  static constexpr int kChain = F::group < 64 ? F::group : 64;
-  static constexpr int kChains = F::group / kChain;
-  float sum_[kChains][4] = {};
-};
-
-// Writes the sums of x of a block's groups, [group][row].
-template <typename F, XType X, int NT, XSource kSource>
-__device__ __forceinline__ void SumBlock(const XOperand<X, NT, kSource>& x,
-                                         int b, float* sums) {
-  constexpr int kSteps = F::group / kStepK;
-#pragma unroll
-  for (int nt = 0; nt < NT; ++nt) {
-    GroupSum<F, X> sum[F::kGroupsPerBlock];
-#pragma unroll
-    for (int pair = 0; pair < 8; ++pair) {
-      uint32_t xb[4];
-      x.Load(nt, b, pair, xb);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int step = 2 * pair + j;
-        sum[step / kSteps].Add(step % kSteps, xb[2 * j], xb[2 * j + 1]);
-      }
-    }
-    if (threadIdx.x % 32 < 4) {
-#pragma unroll
-      for (int i = 0; i < F::kGroupsPerBlock; ++i) {
-        *reinterpret_cast<float2*>(sums + (i * NT + nt) * 8 +
-                                   2 * (threadIdx.x % 32)) = sum[i].Total();
-      }
-    }
-  }
-}
 
 // Word `step` of a lane's codes of a block.
 __device__ __forceinline__ uint32_t Word(const uint4 (&codes)[4], int step) {
@@ -288,43 +35,44 @@ __device__ __forceinline__ uint32_t Word(const uint4 (&codes)[4], int step) {
 }
 
 // F: the W4Format; NT: eights of rows of x in a pass; D: stages of a warp's
-// ring.
-template <typename F, XType X, int NT, int D, XSource kSource>
+// ring. kCluster: a team is a cluster; empty where the architecture has none.
+template <typename F, XType X, int NT, int D, XSource kSource, bool kCluster>
 __global__ void __launch_bounds__(kSmallMaxThreads, 1)
     W4a16Small(const __grid_constant__ SmallParams p) {
+  if constexpr (kCluster && !kHasClusters) return;
   extern __shared__ __align__(128) char shared[];
   constexpr int kBytes = F::kBlockBytes;
   constexpr int kColumns = NT * 8;
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int slice = threadIdx.x / 32;
   const int tile_lane = threadIdx.y, lanes = blockDim.y;
   const int warp = (tile_lane * blockDim.x + threadIdx.x) / 32;
-  const int cta = blockIdx.x, ctas = gridDim.x;
+  const Team<kCluster> team(p);
 
-  const int block0 = slice * p.slice_blocks;
-  const int blocks = min(p.slice_blocks, p.blocks_k - block0);
-  // The lanes of a slice share the staging of its x.
-  const int own_block0 = tile_lane * p.lane_blocks;
-  const int own_blocks = max(0, min(p.lane_blocks, blocks - own_block0));
-  const int own_tiles = (p.runs_each + (cta < p.runs_extra ? 1 : 0))
-                        << p.run_log2;
-  // The CTA's i-th tile: its runs are every gridDim.x-th.
-  const auto tile_of = [&](int i) {
-    const int in_run = i & ((1 << p.run_log2) - 1);
-    return ((cta + (i >> p.run_log2) * ctas) << p.run_log2) + in_run;
-  };
-  float* sums = reinterpret_cast<float*>(shared + p.sums_at);
+  // The CTA's slices of k, the warp's among them, and its blocks; where the
+  // slices do not divide, the last warp of some CTAs has nothing to do.
+  const int slice0 = team.rank * p.slices >> team.log2;
+  const int slice = slice0 + static_cast<int>(threadIdx.x / 32);
+  const bool idle =
+      kCluster && slice >= (team.rank + 1) * p.slices >> team.log2;
+  const int first = slice * p.slice_blocks;
+  const int to_first = (slice - slice0) * p.slice_blocks;
+  // Where x is held in registers slices are of one block.
+  constexpr bool kOneBlock = kSource == XSource::kRegisters;
+  const int blocks =
+      idle ? 0 : (kOneBlock ? 1 : min(p.slice_blocks, p.blocks_k - first));
+  const int tiles = team.OwnTiles(p), own_tiles = idle ? 0 : tiles;
+  float* sums = reinterpret_cast<float*>(shared + p.sums_at) +
+                to_first * (F::kGroupsPerBlock * kColumns);
   char* ring = shared + p.ring_at + warp * (D * kBytes);
-  float* partial = reinterpret_cast<float*>(shared + p.partial_at);
-
-  const int row0 = blockIdx.y * kColumns;  // one pass
-  const int rows = min(kColumns, p.m - row0);
+  // The rows of a pass; the last one begins early enough to have as many.
+  const int pass_row = blockIdx.y * kColumns;
+  const int row0 = min(pass_row, p.m - p.rows);
 
   // The loading end of the ring: the next block of this warp's walk.
   int load_tile = tile_lane, load_block = 0;
   const char* load_from =
       p.blocks +
-      static_cast<uint64_t>(static_cast<uint32_t>(tile_of(tile_lane))) *
+      static_cast<uint64_t>(static_cast<uint32_t>(team.TileOf(p, tile_lane))) *
           p.tile_bytes +
       (slice * p.slice_bytes + lane * 16);
   const auto load = [&](int stage) {
@@ -338,92 +86,142 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
         CopyAsync16(to + kCodeBytes, load_from + kCodeBytes);
       }
       load_from += kBytes;
-      if (++load_block == blocks) {
+      if (kOneBlock || ++load_block == blocks) {
         load_block = 0;
-        load_from += p.hop_bytes[load_tile & 1] - blocks * kBytes;
+        load_from +=
+            p.hop_bytes[load_tile & 1] - (kOneBlock ? 1 : blocks) * kBytes;
         load_tile += lanes;
       }
     }
     CommitCopies();
   };
-  int loaded = 0;
-  // Stages asked for before the kernels ahead have ended, which is only worth
-  // while with programmatic dependent launch.
-#pragma unroll 1
-  for (; loaded < p.early_stages; ++loaded) load(loaded);
+  // A stage asked for before the kernels ahead have ended is only worth while
+  // with programmatic dependent launch.
+  if (p.early) load(0);
   WaitForDependency();
   LetDependentsStart();
   // x is asked for before the weights: it is little and needed first, and
   // would queue behind them. It is taken before the second stage of weights
   // is asked for, since a warp stalls on a load while the SM has as many in
   // flight as it can.
-  StageX<X> stage_x(p, shared, row0, rows, block0 + own_block0, own_blocks);
+  StageX<X> stage_x(p, shared, row0, first, to_first, blocks);
   if constexpr (KeepsX(kSource)) stage_x.Load();
-  if (loaded == 0) load(loaded++);
+  if (!p.early) load(0);
+  constexpr bool kMayReuseX = kSource == XSource::kRegisters;
+  const bool on_x = kMayReuseX && p.partial_on_x;
+  if constexpr (kCluster) {
+    if (threadIdx.x + threadIdx.y == 0) {
+      BarrierInit(SharedAddress(shared + p.done_at), 1);
+      FenceBarrierInit();
+      ExpectPartials(p, shared, team, min(p.epoch, tiles));
+    }
+    __syncwarp();
+    if (!on_x) ClusterArriveRelaxed();
+  }
   if constexpr (KeepsX(kSource)) {
-    // Every slice writes the zeros that it may read.
+    // Every warp writes the zeros that it may read.
     *reinterpret_cast<uint4*>(shared + p.zero_at + lane * 16) =
         make_uint4(0, 0, 0, 0);
+    bool left = stage_x.Any();
 #pragma unroll 1
-    while (stage_x.Store()) stage_x.Load();
-    if (p.k % 8 != 0) {
-      __syncwarp();
-      ZeroTail(p, shared, rows, block0 + own_block0, own_blocks);
+    while (left) {
+      left = stage_x.Store();
+      if (left) stage_x.Load();
     }
   }
 #pragma unroll 1
-  for (; loaded < D; ++loaded) load(loaded);
+  for (int i = 1; i < D; ++i) load(i);
   const auto sync_slice = [&] {
     if (lanes == 1) {
       __syncwarp();
     } else {
-      BarrierOf(1 + slice, lanes * 32);
+      BarrierOf(1 + threadIdx.x / 32, lanes * 32);
     }
   };
   sync_slice();
-  const XOperand<X, NT, kSource> x_operand(p, shared, row0, rows, block0);
+  if (KeepsX(kSource) && p.k % kBlockK != 0) {
+    if (tile_lane == 0) ZeroTail(p, shared, first, to_first, blocks);
+    sync_slice();
+  }
+  const XOperand<X, NT, kSource> x_operand(p, shared, row0, first, to_first);
   constexpr bool kSumsAgain = kNeedsSums<F> && kSource == XSource::kNowhere;
   constexpr bool kKeepsSums = kNeedsSums<F> && !kSumsAgain;
   if constexpr (kKeepsSums) {
+    // The lanes of a slice share its blocks and eights of rows.
+    if constexpr (kOneBlock) {
+#pragma unroll
+      for (int nt = 0; nt < NT; ++nt) {
+        if (!idle && nt % lanes == tile_lane) {
+          SumBlock<F, NT>(x_operand, nt, 0, sums);
+        }
+      }
+    } else {
+      constexpr XSource kFrom = KeepsX(kSource) ? XSource::kShared : kSource;
 #pragma unroll 1
-    for (int b = own_block0; b < own_block0 + own_blocks; ++b) {
-      SumBlock<F>(x_operand, b,
-                  sums + (block0 + b) * F::kGroupsPerBlock * kColumns);
+      for (int i = tile_lane; i < blocks * NT; i += lanes) {
+        const int b = i / NT, nt = i % NT;
+        const XOperand<X, 1, kFrom> eight(p, shared, row0, first, to_first,
+                                          nt * 8);
+        SumBlock<F, NT>(eight, 0, b,
+                        sums + b * (F::kGroupsPerBlock * kColumns) + nt * 8);
+      }
     }
     sync_slice();
   }
+  // The shared memory of a CTA may be written when the CTA runs, and where x
+  // was when that is in registers.
+  if constexpr (kCluster) {
+    if (on_x) ClusterArriveRelaxed();
+    ClusterWait();
+  } else if (on_x) {
+    __syncthreads();
+  }
 
-  const int threads = blockDim.x * lanes, slices = blockDim.x / 32;
+  // Where x takes most registers, codes are fetched when wanted, and what the
+  // end needs is worked out there.
+  constexpr bool kSpareRegisters = NT > 1 && kSource == XSource::kRegisters;
+  const int threads = blockDim.x * lanes;
+  const float* partial = reinterpret_cast<const float*>(shared + p.partial_at);
+  const int partial_at = PartialAt(p, slice);
   int stage = 0;
+  uint32_t epoch_parity = 0;
   // Every `epoch` tiles all warps meet.
 #pragma unroll 1
-  for (int begin = 0; begin < own_tiles; begin += p.epoch) {
-    const int count = min(p.epoch, own_tiles - begin);
+  for (int begin = 0; begin < tiles; begin += p.epoch) {
+    const int count = min(p.epoch, tiles - begin);
     int index = warp * 32 + lane;
     const auto item_of = [&] {
-      return ReduceItem(p, partial, slices, begin, count, row0, rows, index,
-                        tile_of);
+      return ReduceItem(p, team, partial, begin, count, row0, pass_row, index);
     };
-    const ReduceItem first = item_of();
+    // Worked out while memory is waited for, so that little is left to do after
+    // the last tile.
+    ReduceItem item;
+    const int items = team.RunsToAdd(p, count) * PartialFloats(p) / 2;
+    if (!kSpareRegisters && index < items) item = item_of();
 #pragma unroll 1
-    for (int i = tile_lane; i < count; i += lanes) {
+    for (int i = idle ? count : tile_lane; i < count; i += lanes) {
       float y[NT][4] = {};
 #pragma unroll 1
-      for (int b = 0; b < blocks; ++b) {
+      for (int b = 0; b < (kOneBlock ? 1 : blocks); ++b) {
         WaitCopies<D - 1>();
         __syncwarp();
         const char* block = ring + stage * kBytes;
+        const auto release = [&] {  // when all of the block is in registers
+          __syncwarp();
+          load(stage);
+          stage = stage + 1 == D ? 0 : stage + 1;
+        };
         uint4 codes[4];
-#pragma unroll
-        for (int q = 0; q < 4; ++q) {
+        const auto fetch = [&](int q) {
           codes[q] = LoadShared16(block + q * 512 + lane * 16);
-        }
+        };
         const BlockScales<F, X> scales(block + kCodeBytes, g);
-        __syncwarp();
-        load(stage);  // the block is in registers: its stage is free
-        stage = stage + 1 == D ? 0 : stage + 1;
-        const float* sum =
-            sums + (block0 + b) * F::kGroupsPerBlock * kColumns + 2 * t;
+        if constexpr (!kSpareRegisters) {
+#pragma unroll
+          for (int q = 0; q < 4; ++q) fetch(q);
+          release();
+        }
+        const float* sum = sums + b * (F::kGroupsPerBlock * kColumns) + 2 * t;
         // Two groups take turns: each is one chain of dependent products.
         constexpr int kSteps = F::group / kStepK;
 #pragma unroll
@@ -434,6 +232,10 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
 #pragma unroll
           for (int s = 0; s < 2 * kSteps; ++s) {
             const int turn = s % 2, step = (i + turn) * kSteps + s / 2;
+            if (kSpareRegisters && step % 4 == 0) {
+              fetch(step / 4);
+              if (step / 4 == 3) release();
+            }
             uint32_t a[4];
             Decode<F, X>(Word(codes, step), a);
 #pragma unroll
@@ -464,28 +266,38 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
           }
         }
       }
-      float* to = partial + (i * slices + slice) * (rows * kPartialPitch) + g;
-#pragma unroll
-      for (int nt = 0; nt < NT; ++nt) {
-        const int column = nt * 8 + 2 * t;
-        if (column < rows) {
-          to[column * kPartialPitch] = y[nt][0];
-          to[column * kPartialPitch + 8] = y[nt][2];
+      StorePartial(p, team, shared, i, partial_at, y);
+    }
+    const bool more = begin + p.epoch < tiles;
+    if constexpr (kCluster) {
+      BarrierWait(SharedAddress(shared + p.done_at), epoch_parity);
+      epoch_parity ^= 1;
+    } else {
+      __syncthreads();
+    }
+    if (kSpareRegisters && index < items) item = item_of();
+#pragma unroll 1
+    while (index < items) {
+      Reduce<kSpareRegisters ? 1 : kSliceSharers>(p, item);
+      index += threads;
+      if (index < items) item = item_of();
+    }
+    if (more) {
+      if constexpr (kCluster) {
+        // Not before all have seen the last epoch's bytes counted, and before
+        // any of the next can come.
+        __syncthreads();
+        if (threadIdx.x + threadIdx.y == 0) {
+          ExpectPartials(p, shared, team,
+                         min(p.epoch, tiles - begin - p.epoch));
         }
-        if (column + 1 < rows) {
-          to[(column + 1) * kPartialPitch] = y[nt][1];
-          to[(column + 1) * kPartialPitch + 8] = y[nt][3];
-        }
+        __syncwarp();
+        ClusterArrive();
+        ClusterWait();
+      } else {
+        __syncthreads();
       }
     }
-    __syncthreads();
-    Reduce(p, first, slices, rows);
-    const int outputs = (count >> p.run_log2) * rows * kTileRows;
-#pragma unroll 1
-    for (index += threads; index < outputs; index += threads) {
-      Reduce(p, item_of(), slices, rows);
-    }
-    if (begin + p.epoch < own_tiles) __syncthreads();
   }
 }
 

@@ -20,14 +20,12 @@ namespace {
 using kernels::DType;
 using kernels::WeightView;
 using kernels::cuda::DeviceInfo;
+using kernels::cuda::kClusters;
 using kernels::cuda::kSmallVariants;
-using kernels::cuda::PlanSmall;
-using kernels::cuda::SmallConfig;
 using kernels::cuda::SmallSpec;
 using kernels::cuda::SmallVariant;
 using kernels::cuda::W4Epilogue;
-
-constexpr int kMostLanes = 16;
+using kernels::cuda::W4Feasible;
 
 class W4Small : public GpuTest,
                 public ::testing::WithParamInterface<std::string> {
@@ -40,15 +38,19 @@ class W4Small : public GpuTest,
 void W4Small::RunAllWays(const Job& job,
                          std::optional<std::vector<std::byte>>& expected) {
   for (const SmallVariant& variant : kSmallVariants) {
-    for (int lanes = 1; lanes <= kMostLanes; ++lanes) {
-      const SmallConfig config{variant, lanes};
-      if (!PlanSmall(job.w, job.m, job.epilogue, config, *job.device)) continue;
-      const auto spec = SmallSpec(config, job.w.k);
-      const Result result = Runner::Get().Run(job, spec);
-      if (!expected.has_value()) expected = Copy(result, job.m, job.n_out);
-      ASSERT_EQ(CompareBits(result, *expected, job.m, job.n_out), "")
-          << job.w.n << "x" << job.w.k << " m=" << job.m << " "
-          << spec.ToString() << " as on " << job.device->ToString();
+    for (const int cluster : kClusters) {
+      if ((cluster > 1) != variant.cluster) continue;
+      for (const int lanes : {1, 2, 3, 4, 5, 8, 16}) {
+        const auto spec = SmallSpec({variant, lanes, cluster});
+        if (!W4Feasible(job.w, job.m, job.epilogue, spec, *job.device)) {
+          continue;
+        }
+        const Result result = Runner::Get().Run(job, spec);
+        if (!expected.has_value()) expected = Copy(result, job.m, job.n_out);
+        ASSERT_EQ(CompareBits(result, *expected, job.m, job.n_out), "")
+            << job.w.n << "x" << job.w.k << " m=" << job.m << " "
+            << spec.ToString() << " as on " << job.device->ToString();
+      }
     }
   }
 }
@@ -57,7 +59,7 @@ void W4Small::RunAllWays(const Job& job,
 // has, so that CTAs have many tiles and sum them up in several epochs.
 std::vector<DeviceInfo> Devices() {
   DeviceInfo small = Runner::Get().device();
-  small.multiprocessors = 3;
+  small.multiprocessors = 9;
   small.shared_memory_bytes = int64_t{99} << 10;
   return {Runner::Get().device(), small};
 }

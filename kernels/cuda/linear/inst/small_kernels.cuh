@@ -13,7 +13,7 @@ template <typename F, XType X, size_t... I>
 auto SmallKernelsFor(std::index_sequence<I...> /*variants*/) {
   return std::array{reinterpret_cast<const void*>(
       &W4a16Small<F, X, kSmallVariants[I].nt, kSmallVariants[I].stages,
-                  kSmallVariants[I].source>)...};
+                  kSmallVariants[I].source, kSmallVariants[I].cluster>)...};
 }
 
 template <W4Code kCode, W4Scale kScale, int kGroup>
