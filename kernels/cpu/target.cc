@@ -6,7 +6,6 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__) && defined(__linux__)
-#include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
