@@ -12,35 +12,31 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr std::string_view kKernel = "w4a16_mid";
+constexpr std::string_view kFused = "fused";
 constexpr int kBarrierBytes = 8;
 constexpr int64_t kAlignment = 128;  // bytes, of what lies in shared memory
 constexpr int kSmallestGroup = 32;   // of formats that need sums of x
 constexpr int kWidestColumns = 128;
+constexpr int kNarrowestColumns = 32;
 
-// More stages of x than that bring nothing: that is 64 KB and more in flight.
-constexpr int kMaxXStages = 4;
-constexpr int kMinXStages = 2;
+// More stages of x than that bring nothing: that is 128 KB in flight.
+constexpr int kMaxXStages = 8;
+constexpr int kMinXStages = 3;
 // Column tiles that neighbouring CTAs share, so that x and W stay in L2.
 constexpr int kMaxRaster = 8;
-
-// Up to so many rows two tiles may be better than one twice as wide, where
-// there are few rows of W.
-constexpr int64_t kMostRowsInHalves = 512;
-constexpr size_t kMaxGuesses = 8;
-
-constexpr std::array<std::string_view, 3> kTotalNames = {"", "_held", "_fused"};
+constexpr size_t kMaxGuesses = 6;
 
 // What the kernel counts in 32 bits.
 constexpr int64_t kMaxK = int64_t{1} << 28;
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 256;  // of x and of W
 
-int KParts(const MidConfig& config) {
-  return config.variant.warpgroups / config.row_tiles;
-}
-
-bool IsPowerOf2(int n) { return n > 0 && (n & (n - 1)) == 0; }
-
 int Log2(int power) { return std::countr_zero(static_cast<unsigned>(power)); }
+
+// Where k is split tiles are at most so wide: scratch has room for no more.
+int64_t WidestSplit(int64_t m) {
+  return std::min<int64_t>(2 * RoundUp(m, int64_t{kNarrowestColumns}),
+                           kWidestColumns);
+}
 
 // The largest divisor of n up to `limit`.
 int LargestDivisor(int64_t n, int limit) {
@@ -57,30 +53,23 @@ bool InRange(const W4Weights& w, int64_t m, W4Epilogue epilogue,
   if (epilogue == W4Epilogue::kSiluMul && w.n % (2 * kTileRows) != 0) {
     return false;
   }
-  const MidVariant& variant = config.variant;
-  const int chunks = StageK(variant.columns) / kChunkK;
-  if (!IsPowerOf2(config.row_tiles) || config.row_tiles > variant.warpgroups) {
+  const int slices = Slices(w.k);
+  if (config.parts < 1 || kSliceSharers % config.parts != 0) return false;
+  if (config.parts > 1 &&
+      (CeilDiv(slices, QuarterSlices(slices)) != kSliceSharers ||
+       config.variant.columns > WidestSplit(m))) {
     return false;
   }
-  if (!IsPowerOf2(config.multicast) || config.multicast > chunks) return false;
-  if (config.k_ctas < 1 || config.k_ctas > 2 || Slices(w.k) < config.k_ctas) {
-    return false;
-  }
-  const bool split = config.k_ctas > 1 || config.row_tiles < variant.warpgroups;
-  if (variant.total != MidTotal::kShared && split) return false;
-  return variant.total != MidTotal::kFused ||
+  return !config.variant.fused ||
          (w.layout.group == 128 && SliceBlocks(w.k) == 1);
 }
 
 // Fills the offsets of `params` for its number of stages of x; the bytes in
 // all.
-int64_t LayOut(const W4Layout& layout, const MidConfig& config,
+int64_t LayOut(const W4Layout& layout, const MidVariant& variant,
                MidParams& params) {
-  const MidVariant& variant = config.variant;
   const int columns = variant.columns;
-  const int block_stages = kBlockK / StageK(columns);
-  const int stages = KParts(config) * params.x_stages;
-  int64_t end = int64_t{stages} * StageBytes(columns);
+  int64_t end = int64_t{params.x_stages} * StageBytes(columns);
   const auto take = [&](int64_t bytes) {
     const int64_t at = end;
     end = RoundUp(at + bytes, kAlignment);
@@ -88,60 +77,30 @@ int64_t LayOut(const W4Layout& layout, const MidConfig& config,
   };
   const bool sums = layout.code == W4Code::kInt4;
   params.sums_at =
-      take(sums ? int64_t{stages} * block_stages * StageK(columns) /
-                      layout.group * SumsPitch(columns) * 4
+      take(sums ? int64_t{SumSlots(columns, params.x_stages)} *
+                      layout.GroupsPerBlock() * SumsPitch(columns) * 4
                 : 0);
-  params.total_at = take(int64_t{config.row_tiles} * columns * kTotalPitch * 4);
-  const int givens =
-      (config.k_ctas - 1) * params.given_slots * config.row_tiles;
-  params.given_at =
-      take(int64_t{givens} * columns / 8 * kWarpgroupThreads * 16);
+  params.stash_at = take(int64_t{kMidWarpgroups} * columns * kTotalPitch * 4);
   params.ring_at =
-      take(int64_t{variant.warpgroups} * 4 *
-           (variant.depth * layout.BlockBytes() + layout.BlockScaleBytes()));
+      take(int64_t{kMidWarpgroups} * 4 * variant.depth * layout.BlockBytes());
   params.barriers_at =
-      take((3 * stages + 4 * variant.warpgroups + 8 * givens) * kBarrierBytes);
+      take((2 * params.x_stages + 2 * kMidWarpgroups * variant.depth) *
+           kBarrierBytes);
   return end;
 }
 
 // What a launch may take, in clocks: good enough to leave out what cannot be
 // best. Figures are of an H200.
-double GuessClocks(const W4Weights& w, const MidConfig& config,
-                   const MidLaunch& launch) {
-  constexpr double kStart = 4'000, kPrepareAhead = 3'000, kItem = 1'000;
-  constexpr double kBlockInstructions = 250, kColumnInstructions = 2.7;
-  constexpr double kIssueShare = 0.7, kTensorShare = 0.85;
-  constexpr double kLeastProductClocks = 16;
-  constexpr double kCacheBytes = 36, kMemoryBytes = 2'300;  // a clock
-  // Of totals in shared memory, of clusters.
-  constexpr double kSharedCost = 1.05, kClusterCost = 1.02;
-  const MidVariant& variant = config.variant;
+double GuessClocks(const MidConfig& config, const MidLaunch& launch) {
+  constexpr double kTile = 2'000, kAddParts = 4'000;
+  constexpr double kBlock = 1'100, kColumn = 17;
+  constexpr double kNotFused = 1.05;
   const MidParams& params = launch.params;
-  const int clusters = launch.ctas / launch.cluster_ctas;
-  const auto items = static_cast<double>(CeilDiv(params.work, clusters));
-  const int64_t slices =
-      CeilDiv(CeilDiv(params.slices, config.k_ctas), KParts(config));
-  const auto blocks = static_cast<double>(slices * params.slice_blocks);
-  const double issue =
-      variant.warpgroups *
-      (kBlockInstructions + kColumnInstructions * variant.columns) /
-      kIssueShare;
-  const double tensor = variant.warpgroups * (kBlockK / kStepK) *
-                        std::max(kLeastProductClocks, variant.columns / 2.0) /
-                        kTensorShare;
-  const double compute = items * (blocks * std::max(issue, tensor) + kItem);
-  // What a CTA reads by way of L2, and what all of them read from memory.
-  const double item_k = static_cast<double>(w.k) / config.k_ctas;
-  const double cache = items * item_k *
-                       (2.0 * variant.columns / config.multicast +
-                        0.55 * config.row_tiles * kWarpgroupRows) /
-                       kCacheBytes;
-  const double memory =
-      static_cast<double>(PackedBytes(w.layout, w.n, w.k)) / kMemoryBytes;
-  return kStart + (variant.prepared ? kPrepareAhead : 0) +
-         std::max({compute, cache, memory}) *
-             (variant.total == MidTotal::kShared ? kSharedCost : 1.0) *
-             (launch.cluster_ctas > 1 ? kClusterCost : 1.0);
+  const double items = static_cast<double>(CeilDiv(params.work, launch.ctas));
+  const double blocks = std::min(params.part_blocks, params.blocks_k);
+  const double block = (kBlock + kColumn * config.variant.columns) *
+                       (config.variant.fused ? 1.0 : kNotFused);
+  return items * (kTile + blocks * block) + (config.parts == 1 ? 0 : kAddParts);
 }
 
 }  // namespace
@@ -156,24 +115,19 @@ FastDivide DivideBy(int64_t d) {
 
 LaunchSpec MidSpec(const MidConfig& config) {
   const MidVariant& variant = config.variant;
-  const auto total = static_cast<size_t>(variant.total);
   return {.path = LinearPath::kWide,
           .kernel = std::string(kKernel),
           .tile_m = variant.columns,
-          .tile_n = config.row_tiles * kWarpgroupRows,
-          .split_k = config.k_ctas,
-          .stages = config.multicast,
-          .variant = std::string(variant.prepared ? "prepared" : "direct") +
-                     std::string(kTotalNames.at(total))};
+          .tile_n = kMidRows,
+          .split_k = config.parts,
+          .stages = variant.depth,
+          .variant = variant.fused ? std::string(kFused) : std::string()};
 }
 
 std::optional<MidConfig> ParseMidSpec(const LaunchSpec& spec) {
-  if (spec.kernel != kKernel || spec.tile_n % kWarpgroupRows != 0) {
-    return std::nullopt;
-  }
+  if (spec.kernel != kKernel) return std::nullopt;
   for (const MidVariant& variant : kMidVariants) {
-    const MidConfig config{variant, spec.tile_n / kWarpgroupRows, spec.stages,
-                           spec.split_k};
+    const MidConfig config{variant, spec.split_k};
     if (MidSpec(config) == spec) return config;
   }
   return std::nullopt;
@@ -191,42 +145,28 @@ std::optional<MidLaunch> PlanMid(const W4Weights& w, int64_t m,
   params.tiles = static_cast<int>(Tiles(w.n));
   params.blocks_k = static_cast<int>(BlocksPerTile(w.k));
   params.slice_blocks = SliceBlocks(w.k);
-  params.slices = Slices(w.k);
-  params.row_tiles_log2 = Log2(config.row_tiles);
-  params.k_parts_log2 = Log2(KParts(config));
-  params.multicast_log2 = Log2(config.multicast);
-  params.k_ctas_log2 = Log2(config.k_ctas);
-  // A multiple of the parts: then one warpgroup fills a slot each time, and
-  // cannot take one round for another.
-  params.given_slots = config.k_ctas > 1 ? KParts(config) * 2 : 0;
-  const int cluster_rows =
-      config.row_tiles * config.multicast * kWarpgroupRows / kTileRows;
-  const int64_t row_clusters = CeilDiv(params.tiles, cluster_rows);
+  params.quarter_blocks = QuarterSlices(Slices(w.k)) * params.slice_blocks;
+  params.parts_log2 = Log2(config.parts);
+  params.part_blocks = kSliceSharers / config.parts * params.quarter_blocks;
+  const int64_t row_tiles = CeilDiv(w.n, kMidRows);
   const int64_t column_tiles = CeilDiv(m, int64_t{variant.columns});
-  const int64_t work = row_clusters * column_tiles;
-  if (work > kMaxRows) return std::nullopt;
-  params.work = static_cast<int>(work);
+  const int64_t items = row_tiles * column_tiles;
+  if (config.parts > 1 && items > kMaxSplitItems) return std::nullopt;
+  if (items * config.parts > kMaxRows) return std::nullopt;
+  params.work = static_cast<int>(items * config.parts);
   params.raster = LargestDivisor(column_tiles, kMaxRaster);
-  params.raster_work = static_cast<int>(params.raster * row_clusters);
+  params.raster_items = static_cast<int>(params.raster * row_tiles);
   params.by_raster = DivideBy(params.raster);
-  params.by_raster_work = DivideBy(params.raster_work);
+  params.by_raster_items = DivideBy(params.raster_items);
 
   int64_t bytes = 0;
   for (params.x_stages = kMaxXStages;; --params.x_stages) {
-    if (params.x_stages < kMinXStages) {
-      if (params.given_slots <= KParts(config)) return std::nullopt;
-      params.given_slots = KParts(config);
-      params.x_stages = kMaxXStages;
-    }
-    bytes = LayOut(w.layout, config, params);
+    if (params.x_stages < kMinXStages) return std::nullopt;
+    bytes = LayOut(w.layout, variant, params);
     if (bytes <= device.shared_memory_bytes) break;
   }
-  launch.cluster_ctas = config.multicast * config.k_ctas;
-  const int clusters = device.multiprocessors / launch.cluster_ctas;
-  if (clusters < 1) return std::nullopt;
-  launch.ctas =
-      static_cast<int>(std::min<int64_t>(work, clusters)) * launch.cluster_ctas;
-  launch.threads = (variant.warpgroups + 1) * kWarpgroupThreads;
+  launch.ctas = std::min(params.work, device.multiprocessors);
+  launch.threads = (kMidWarpgroups + 1) * kWarpgroupThreads;
   launch.shared_bytes = static_cast<int>(bytes);
   return launch;
 }
@@ -235,22 +175,13 @@ std::vector<MidConfig> MidConfigs(const W4Weights& w, int64_t m,
                                   W4Epilogue epilogue,
                                   const DeviceInfo& device) {
   std::vector<std::pair<double, MidConfig>> guesses;
-  const auto add = [&](const MidConfig& config) {
-    const auto launch = PlanMid(w, m, epilogue, config, device);
-    if (launch) guesses.emplace_back(GuessClocks(w, config, *launch), config);
-  };
   for (const MidVariant& variant : kMidVariants) {
     // Narrower tiles than half of x decode every weight too often.
-    if (variant.columns < kWidestColumns && 2 * variant.columns < m &&
-        (variant.columns < kWidestColumns / 2 || m > kMostRowsInHalves)) {
-      continue;
-    }
-    for (int row_tiles = 1; row_tiles <= variant.warpgroups; row_tiles *= 2) {
-      for (int k_ctas = 1; k_ctas <= 2; ++k_ctas) {
-        for (int multicast = 1; multicast <= 2; ++multicast) {
-          add({variant, row_tiles, multicast, k_ctas});
-        }
-      }
+    if (2 * variant.columns < m && variant.columns < kWidestColumns) continue;
+    for (const int parts : {1, 2, kSliceSharers}) {
+      const MidConfig config{variant, parts};
+      const auto launch = PlanMid(w, m, epilogue, config, device);
+      if (launch) guesses.emplace_back(GuessClocks(config, *launch), config);
     }
   }
   std::stable_sort(
@@ -270,8 +201,14 @@ MidScratch LayOutMidScratch(int64_t m, int64_t k) {
   const int64_t groups = BlocksPerTile(k) * (kBlockK / kSmallestGroup);
   const int64_t tile_floats = groups * SumsPitch(kWidestColumns);
   // Narrower tiles have more padding: twice is enough for all.
-  scratch.total_bytes =
-      scratch.sums_at + CeilDiv(m, kWidestColumns) * tile_floats * 2 * 4;
+  scratch.arrived_at = RoundUp(
+      scratch.sums_at + CeilDiv(m, kWidestColumns) * tile_floats * 2 * 4,
+      kAlignment);
+  scratch.partials_at = RoundUp(
+      scratch.arrived_at + kMaxSplitItems * kMidWarpgroups * 4, kAlignment);
+  scratch.total_bytes = scratch.partials_at + int64_t{kMaxSplitItems} *
+                                                  kSliceSharers * kMidRows *
+                                                  WidestSplit(m) * 4;
   return scratch;
 }
 

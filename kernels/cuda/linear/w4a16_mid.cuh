@@ -1,336 +1,391 @@
 // W4A16 for many rows on Hopper: weights decoded in registers as the A operand
 // of wgmma, x as its B operand from shared memory.
 //
-// A warpgroup computes 64 rows of W times kColumns rows of x ("columns" from
-// here on). Its CTA has row_tiles such tiles, and k_parts warpgroups for each,
-// to which the slices of k (w4_layout.h) are dealt in turn; a cluster may
-// split k over two CTAs in the same way. Work items are walked by a persistent
-// grid, and nothing drains between two of them.
+// Two warpgroups compute 64 rows of W each times kColumns rows of x ("columns"
+// from here on); a third brings x by tensor copies and packed weights by bulk
+// copies. Work items are walked by a persistent grid, and nothing drains
+// between two of them. x is prepared by a small kernel ahead
+// (w4a16_prepare.cuh).
 //
-// Packed weights come as in w4a16_small.cuh: each warp streams the blocks of
-// its own 16 rows by cp.async through a ring that only it waits for. x comes
-// by tensor copies that a helping warp issues, and that the CTAs of a cluster
-// that need the same x share. The chain of a group is in an accumulator; its
-// scales are applied while other products run.
+// The chain of a group is in accumulators; its scales are applied while other
+// products run, those of the other warpgroup or of the next group. At 128
+// columns registers hold accumulators of one group besides the sums of the
+// slice and of the quarter, so that the warpgroups take turns at the tensor
+// cores; where a slice is a block of two groups, accumulators of both stand for
+// the slice's sum, and turns are of a block.
 //
-// Where several warpgroups share a tile its total is in shared memory, to
-// which they add their slices in ascending order: each waits until the one
-// before has added, which it nearly always has. CTA 0 along k keeps the total;
-// the other gives it its slices through its shared memory.
-//
-// Instructions are what this kernel has least of: at 16 columns a block of 256
-// weights a row takes some 250 of a warp, and four warps share a scheduler.
+// Where there are few tiles the four quarters of k (w4_layout.h) go to four
+// CTAs; the last to finish adds their results.
 #pragma once
 
-#include "kernels/cuda/linear/w4a16_mid_add.cuh"
-#include "kernels/cuda/linear/w4a16_mid_ring.cuh"
-#include "kernels/cuda/linear/w4a16_mid_x.cuh"
+#include <utility>
+
+#include "kernels/cuda/linear/w4a16_mid_load.cuh"
+#include "kernels/cuda/linear/w4a16_mid_store.cuh"
 #include "kernels/cuda/linear/wgmma.cuh"
 
 namespace nibble::kernels::cuda {
 
-// A warpgroup's work, from the first block to the last. `sync` is called once,
-// after the copies that need no barrier.
-template <typename F, XType X, typename T, typename Sync>
-__device__ __forceinline__ void Compute(const MidCta& cta, int warpgroup,
-                                        const Sync& sync) {
-  const MidParams& p = cta.p;
+// Registers of a thread that helps and of one that computes: all that a
+// multiprocessor has.
+inline constexpr int kHelpRegisters = 24;
+inline constexpr int kComputeRegisters = 240;
+
+// body(0), body(1), ... body(kCount - 1), each number a type of its own
+// (std::integral_constant), so that registers can be chosen by it.
+template <int kCount, typename Body>
+__device__ __forceinline__ void Unrolled(const Body& body) {
+  [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...> /*all*/) {
+    (body(std::integral_constant<int, kNumbers>{}), ...);
+  }
+  (std::make_integer_sequence<int, kCount>{});
+}
+
+// A warpgroup's ring of packed blocks, as one of its lanes reads it. By value.
+template <typename F, typename T>
+class WeightRing {
+ public:
+  __device__ __forceinline__ WeightRing(const MidParams& p, uint32_t shared,
+                                        const MidBarriers<T>& barriers,
+                                        int warpgroup)
+      : barriers_(barriers), warpgroup_(warpgroup) {
+    const int warp = threadIdx.x % kWarpgroupThreads / 32;
+    base_ = shared + p.ring_at +
+            (warpgroup * T::kDepth * 4 + warp) * F::kBlockBytes;
+    read_ = base_;
+  }
+  // Waits for the block to read.
+  __device__ __forceinline__ void Wait() const {
+    BarrierWait(barriers_.WFull(warpgroup_, cursor_.stage), cursor_.parity);
+  }
+  __device__ __forceinline__ void Turn() {
+    cursor_.Next(T::kDepth);
+    read_ = base_ + cursor_.stage * (4 * F::kBlockBytes);
+  }
+  __device__ __forceinline__ uint4 Codes(int quarter) const {
+    return LoadShared16At(read_ + threadIdx.x % 32 * 16 + quarter * 512);
+  }
+  __device__ __forceinline__ uint32_t Block() const { return read_; }
+  // The barrier that says that the block's stage is free.
+  __device__ __forceinline__ uint32_t Empty() const {
+    return barriers_.WEmpty(warpgroup_, cursor_.stage);
+  }
+
+ private:
+  const MidBarriers<T>& barriers_;
+  const int warpgroup_;
+  RingCursor cursor_;
+  uint32_t base_, read_;
+};
+
+// A warpgroup's work, from the first block to the last.
+template <typename F, XType X, typename T>
+__device__ __forceinline__ void Compute(const MidParams& p, char* shared_memory,
+                                        const MidBarriers<T>& barriers,
+                                        int warpgroup) {
   constexpr int kColumns = T::kColumns, kTiles = T::kTiles;
   // A unit: steps of one group whose A operands are in registers together.
-  // One is decoded while the one before runs. A quarter of the codes, at most.
+  // One is decoded while the one before runs.
   constexpr int kGroupSteps = F::group / kStepK;
   constexpr int kMaxSteps = kColumns == 128 ? 2 : 4;
   constexpr int kUnitSteps = kGroupSteps < kMaxSteps ? kGroupSteps : kMaxSteps;
   constexpr int kUnits = kBlockK / kStepK / kUnitSteps;
   constexpr int kGroupUnits = kGroupSteps / kUnitSteps;
-  constexpr int kBlockStages = kBlockK / StageK(kColumns);
-  constexpr int kStageUnits = kUnits / kBlockStages;
-  constexpr int kStageGroups = StageK(kColumns) / F::group;
-  constexpr bool kPrepares = !T::kPrepared && (kScalesX<X> || kNeedsSums<F>);
-  static_assert(!kPrepares || kBlockStages == 1, "a stage is a block");
-  constexpr bool kHeld = T::kTotal == MidTotal::kHeld;
-  constexpr bool kFused = T::kTotal == MidTotal::kFused;
-  static_assert(!kFused || F::kGroupsPerBlock == 2, "of two groups");
-  // Accumulators of two groups, so that one can be added while the next runs,
-  // where there are registers for that.
-  constexpr int kAccs = kColumns == 128 && !kFused ? 1 : 2;
-  // Two warpgroups that run the tensor cores dry take turns: else both would
-  // add at the same time. A turn is what follows each other without a wait.
-  constexpr bool kTurns = T::kWarpgroups == 2 && (kHeld || kFused);
-  constexpr int kTurnUnits = kAccs == 1 ? kGroupUnits : kUnits;
-  static_assert(kAccs > 1 || kTurnUnits <= kStageUnits, "a turn is in a stage");
+  constexpr int kStageUnits = kUnits / BlockStages(kColumns);
+  static_assert(StageK(kColumns) >= kUnitSteps * kStepK);
+  static_assert(!T::kFused || F::kGroupsPerBlock == 2, "of two groups");
+  // Accumulators of two groups, where there are registers for that.
+  constexpr int kAccs = kColumns == 128 && !T::kFused ? 1 : 2;
+  constexpr bool kTurns = kColumns == 128;
+  constexpr int kTurnUnits = T::kFused ? kUnits : kGroupUnits;
 
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int warp = threadIdx.x % kWarpgroupThreads / 32;
-  const int row_tile = warpgroup & (cta.RowTiles() - 1);
-  const int part = warpgroup >> p.row_tiles_log2;
-  using Ring = WeightRing<F, T::kDepth>;
-  const uint32_t shared = SharedAddress(cta.shared);
-  Ring ring(cta, row_tile, part, warp,
-            shared + p.ring_at + (warpgroup * 4 + warp) * Ring::kBytes);
-  ring.FillAll();
-  sync();
-
+  const uint32_t shared = SharedAddress(shared_memory);
+  WeightRing<F, T> ring(p, shared, barriers, warpgroup);
+  // The warpgroup's: sums of quarters, and what StoreTile needs.
+  auto* const own = reinterpret_cast<float*>(shared_memory + p.stash_at) +
+                    warpgroup * (kColumns * kTotalPitch);
+  auto* const stash =
+      reinterpret_cast<float4*>(own) + threadIdx.x % kWarpgroupThreads;
   const auto take_turn = [&] {
     if constexpr (kTurns) {
       BarrierOf(kTurnBarrier + warpgroup, 2 * kWarpgroupThreads);
     }
   };
-  const auto give_turn = [&](int to) {
+  const auto give_turn = [&] {
     if constexpr (kTurns) {
-      BarrierArriveOf(kTurnBarrier + to, 2 * kWarpgroupThreads);
+      BarrierArriveOf(kTurnBarrier + 1 - warpgroup, 2 * kWarpgroupThreads);
     }
   };
-  if (warpgroup == 1) give_turn(0);
+  if (warpgroup == 1) give_turn();
 
   uint32_t a[2][kUnitSteps][4];
-  uint4 quad;  // a quarter of a block's codes
-  const auto decode = [&](int unit) {
+  uint4 quads[2];  // quarters of a block's codes: this one and the next
+  const auto decode = [&](auto unit) {
+    constexpr int kUnit = decltype(unit)::value;
 #pragma unroll
     for (int s = 0; s < kUnitSteps; ++s) {
-      const int step = unit * kUnitSteps + s;
+      const int step = kUnit * kUnitSteps + s;
+      const uint4& quad = quads[step / 4 % 2];
       const uint32_t word = step % 4 == 0   ? quad.x
                             : step % 4 == 1 ? quad.y
                             : step % 4 == 2 ? quad.z
                                             : quad.w;
-      Decode<F, X>(word, a[unit % 2][s]);
+      Decode<F, X>(word, a[kUnit % 2][s]);
+    }
+  };
+  // Decodes a unit, the `kAhead`-th from the beginning of a block on, and asks
+  // for the codes of the quarter after the next unit's, be they of the next
+  // block.
+  const auto decode_ahead = [&](auto ahead, bool more) {
+    constexpr int kAhead = decltype(ahead)::value;
+    decode(std::integral_constant<int, kAhead % kUnits>{});
+    constexpr int kDecoded = (kAhead + 1) * kUnitSteps;
+    if constexpr (kDecoded % 4 == 0) {
+      constexpr int kQuarter = kDecoded / 4 + 1;
+      if constexpr (kQuarter == 4) {
+        ring.Turn();
+        if (more) ring.Wait();
+      }
+      quads[kQuarter % 2] = ring.Codes(kQuarter % 4);
     }
   };
   ring.Wait();
-  quad = ring.Codes(0);
-  decode(0);
+  quads[0] = ring.Codes(0);
+  quads[1] = ring.Codes(1);
+  decode_ahead(std::integral_constant<int, 0>{}, true);
 
-  StageCursor x;
+  const int sum_slots = SumSlots(kColumns, p.x_stages);
+  RingCursor x;
   int sum_slot = 0;
   float acc[kAccs][kTiles][4];
-  MidSlices slice(cta, part);
-  int dealt = 0;
 #pragma unroll 1
-  while (!slice.Ended(cta)) {
-    const int work = slice.work;
-    float held[kHeld || kFused ? kTiles : 1][4];
+  for (int work = blockIdx.x; work < p.work; work += gridDim.x) {
+    const MidItem item(p, work);
+    const bool last_item = work + static_cast<int>(gridDim.x) >= p.work;
+    // Sums of the quarter and, but for the fused kernel, of the slice; adding
+    // to minus zero changes nothing.
+    float held[kTiles][4];
+    float y[T::kFused ? 1 : kTiles][4];
 #pragma unroll
-    for (auto& four : held) {
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-      for (float& v : four) v = -0.0f;  // adding to that changes nothing
+      for (int e = 0; e < 4; ++e) held[i][e] = -0.0f;
     }
+    int slice_left = 0, quarter_left = p.quarter_blocks;
+    bool stashed = false;
+    int quarter = item.part * (kSliceSharers >> p.parts_log2);
 #pragma unroll 1
-    do {
-      float y[kTiles][4];
+    for (int block = item.begin; block < item.end; ++block) {
+      if constexpr (!T::kFused) {
+        if (slice_left == 0) {
+          slice_left = p.slice_blocks;
 #pragma unroll
-      for (auto& four : y) {
+          for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-        for (float& v : four) v = 0;
+            for (int e = 0; e < 4; ++e) y[i][e] = 0;
+          }
+        }
       }
-#pragma unroll 1
-      for (int left = slice.Blocks(cta); left > 0; --left) {
-        ring.Fill();
-        const char* const scales = cta.shared + (ring.Scales() - shared);
-        int stage = 0;
-        const float* sums[kBlockStages];
-        uint64_t operand = 0;
-        const auto enter_stage = [&](int i) {
+      const char* const scales =
+          shared_memory + (ring.Block() - shared) + kCodeBytes;
+      const uint32_t block_empty = ring.Empty();
+      const float* const sums =
+          reinterpret_cast<const float*>(shared_memory + p.sums_at) +
+          sum_slot * (F::kGroupsPerBlock * SumsPitch(kColumns)) +
+          t * (SumsPitch(kColumns) / 4);
+      const auto sums_of = [&](int group, int i) {
+        float4 s = {};
+        if constexpr (kNeedsSums<F>) {
+          s = *reinterpret_cast<const float4*>(
+              sums + group * SumsPitch(kColumns) + i * 2);
+        }
+        return s;
+      };
+      const auto add_group = [&](int group) {
+        const GroupScale scale = BlockScales<F, X>(scales, g).At(group);
+        HoldAccumulators(acc[group % kAccs]);
+        float4 next = sums_of(group, 0);
+#pragma unroll
+        for (int i = 0; i < kTiles; i += 2) {
+          const float4 s = next;
+          if (i + 2 < kTiles) next = sums_of(group, i + 2);
+          AddGroup<F, X>(scale, acc[group % kAccs][i], make_float2(s.x, s.y),
+                         y[i]);
+          AddGroup<F, X>(scale, acc[group % kAccs][i + 1],
+                         make_float2(s.z, s.w), y[i + 1]);
+        }
+      };
+      uint64_t operand = 0;
+      uint32_t x_empty = 0;
+      const bool last_block = block + 1 == item.end && last_item;
+      Unrolled<kUnits>([&](auto unit) {
+        constexpr int u = decltype(unit)::value;
+        constexpr int kGroup = u / kGroupUnits;
+        uint32_t left = 0;  // the stage of x whose products have ended soon
+        if constexpr (u % kStageUnits == 0) {
+          left = x_empty;
           // Told to be the same for all lanes, it stays in a uniform register.
-          stage = __shfl_sync(~0u, part * p.x_stages + x.stage, 0);
-          int slot = stage;
-          if constexpr (kBlockStages > 1) {
-            slot = part * p.x_stages * kBlockStages + sum_slot;
-            if (++sum_slot == p.x_stages * kBlockStages) sum_slot = 0;
-          }
-          sums[i] = reinterpret_cast<const float*>(cta.shared + p.sums_at) +
-                    slot * (kStageGroups * SumsPitch(kColumns)) +
-                    t * (SumsPitch(kColumns) / 4);
+          const int stage = __shfl_sync(~0u, x.stage, 0);
           operand = SwizzledOperand(shared + stage * StageBytes(kColumns));
-          BarrierWait(kPrepares ? cta.Ready(stage) : cta.Full(stage), x.parity);
+          x_empty = barriers.XEmpty(stage);
+          BarrierWait(barriers.XFull(stage), x.parity);
           x.Next(p.x_stages);
-        };
-        const auto leave_stage = [&](int left_stage) {
-          __syncwarp();
-          if (p.multicast_log2 == 0) {
-            if (lane == 0) BarrierArrive(cta.Empty(left_stage));
-          } else if (lane < cta.Multicast()) {
-            BarrierArriveInCluster(
-                InCta(cta.Empty(left_stage),
-                      (cta.rank_k << p.multicast_log2) + lane));
-          }
-        };
-        const auto sums_of = [&](int group, int i) {
-          float4 s = {};
-          if constexpr (kNeedsSums<F>) {
-            s = *reinterpret_cast<const float4*>(
-                sums[group / kStageGroups] +
-                group % kStageGroups * SumsPitch(kColumns) + i * 2);
-          }
-          return s;
-        };
-        const auto add_group = [&](int group) {
-          if constexpr (kFused) return;
-          const GroupScale scale = BlockScales<F, X>(scales, g).At(group);
-          HoldAccumulators(acc[group % kAccs]);
-#pragma unroll
-          for (int i = 0; i < kTiles; i += 2) {
-            const float4 s = sums_of(group, i);
-            AddGroup<F, X>(scale, acc[group % kAccs][i], make_float2(s.x, s.y),
-                           y[i]);
-            AddGroup<F, X>(scale, acc[group % kAccs][i + 1],
-                           make_float2(s.z, s.w), y[i + 1]);
-          }
-        };
-#pragma unroll
-        for (int u = 0; u < kUnits; ++u) {
-          const int last_stage = stage;
-          if (u % kStageUnits == 0) enter_stage(u / kStageUnits);
-          if (u % kTurnUnits == 0) take_turn();
-          const int group = u / kGroupUnits;
+        }
+        if constexpr (u % kTurnUnits == 0) take_turn();
           // Made before the fence, not between products.
 #pragma unroll
-          for (int s = 0; s < kUnitSteps; ++s) HoldOperand(a[u % 2][s]);
-          if (u % kGroupUnits == 0) HoldAccumulators(acc[group % kAccs]);
-          WgmmaFence();
+        for (int s = 0; s < kUnitSteps; ++s) HoldOperand(a[u % 2][s]);
+        if constexpr (u % kGroupUnits == 0)
+          HoldAccumulators(acc[kGroup % kAccs]);
+        WgmmaFence();
 #pragma unroll
-          for (int s = 0; s < kUnitSteps; ++s) {
-            const int step = (u * kUnitSteps + s) % (StageK(kColumns) / kStepK);
-            Wgmma<X>(acc[group % kAccs], a[u % 2][s],
-                     operand + step / 4 * (kColumns * 128 >> 4) +
-                         step % 4 * kDescriptorStep,
-                     u % kGroupUnits + s > 0);
+        for (int s = 0; s < kUnitSteps; ++s) {
+          const int step = (u * kUnitSteps + s) % (StageK(kColumns) / kStepK);
+          Wgmma<X>(acc[kGroup % kAccs], a[u % 2][s],
+                   operand + step / 4 * (kColumns * 128 >> 4) +
+                       step % 4 * kDescriptorStep,
+                   u % kGroupUnits + s > 0);
+        }
+        WgmmaCommit();
+        if constexpr ((u + 1) % kTurnUnits == 0) give_turn();
+        // A group of several units is added under the second after it.
+        if constexpr (kAccs > 1 && !T::kFused && kGroupUnits > 1 &&
+                      u >= kGroupUnits + 1 && (u - 1) % kGroupUnits == 0) {
+          add_group(kGroup - 1);
+        }
+        if constexpr (u > 0) WgmmaWait<1>();
+        if constexpr (u % kStageUnits == 0 && u > 0) {
+          __syncwarp();
+          if (lane == 0) BarrierArrive(left);
+        }
+        decode_ahead(std::integral_constant<int, u + 1>{}, !last_block);
+        // One of a single unit is added under the first, and a group whose
+        // accumulators the next one needs at once.
+        if constexpr (kAccs > 1 && kGroupUnits == 1 && u > 0) add_group(u - 1);
+        if constexpr (kAccs == 1 && (u + 1) % kGroupUnits == 0 &&
+                      u + 1 < kUnits) {
+          WgmmaWait<0>();
+          add_group(kGroup);
+        }
+      });
+      if constexpr (T::kFused) {
+        const BlockScales<F, X> both(scales, g);
+        const GroupScale scale[2] = {both.At(0), both.At(1)};
+        float4 next[2] = {sums_of(0, 0), sums_of(1, 0)};
+        WgmmaWait<0>();
+        __syncwarp();
+        if (lane == 0) BarrierArrive(x_empty);
+        HoldAccumulators(acc[0]);
+        HoldAccumulators(acc[1]);
+#pragma unroll
+        for (int i = 0; i < kTiles; i += 2) {
+          float sum[2][4] = {};
+#pragma unroll
+          for (int group = 0; group < 2; ++group) {
+            const float4 s = next[group];
+            if (i + 2 < kTiles) next[group] = sums_of(group, i + 2);
+            AddGroup<F, X>(scale[group], acc[group][i], make_float2(s.x, s.y),
+                           sum[0]);
+            AddGroup<F, X>(scale[group], acc[group][i + 1],
+                           make_float2(s.z, s.w), sum[1]);
           }
-          WgmmaCommit();
-          if ((u + 1) % kTurnUnits == 0) give_turn(1 - warpgroup);
-          // The next unit's codes, be they of the next block.
-          if (u + 1 == kUnits) {
-            ring.Turn();
-            ring.Wait();
-            quad = ring.Codes(0);
-          } else if ((u + 1) * kUnitSteps % 4 == 0) {
-            quad = ring.Codes((u + 1) * kUnitSteps / 4);
-          }
-          // A group of several units is added under the second after it,
-          if (kAccs > 1 && kGroupUnits > 1 && u >= kGroupUnits + 1 &&
-              (u - 1) % kGroupUnits == 0) {
-            add_group(group - 1);
-          }
-          if (u > 0) WgmmaWait<1>();
-          if (kBlockStages > 1 && u == kStageUnits) leave_stage(last_stage);
-          decode((u + 1) % kUnits);
-          // one of a single unit under the first, and a group whose
-          // accumulators the next one needs at once.
-          if (kAccs > 1 && kGroupUnits == 1 && u > 0) add_group(u - 1);
-          if (kAccs == 1 && (u + 1) % kGroupUnits == 0 && u + 1 < kUnits) {
-            WgmmaWait<0>();
-            add_group(group);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            held[i][e] = __fadd_rn(held[i][e], sum[0][e]);
+            held[i + 1][e] = __fadd_rn(held[i + 1][e], sum[1][e]);
           }
         }
+      } else {
         WgmmaWait<0>();
-        if (kBlockStages > 1) leave_stage(stage);
-        if constexpr (kFused) {
-          const BlockScales<F, X> both(scales, g);
-          const GroupScale scale[2] = {both.At(0), both.At(1)};
-          HoldAccumulators(acc[0]);
-          HoldAccumulators(acc[1]);
+        __syncwarp();
+        if (lane == 0) BarrierArrive(x_empty);
+        add_group(F::kGroupsPerBlock - 1);
+        if (--slice_left == 0 || block + 1 == item.end) {
 #pragma unroll
-          for (int i = 0; i < kTiles; i += 2) {
-            float sum[2][4] = {};
-#pragma unroll
-            for (int group = 0; group < 2; ++group) {
-              const float4 s = sums_of(group, i);
-              AddGroup<F, X>(scale[group], acc[group][i], make_float2(s.x, s.y),
-                             sum[0]);
-              AddGroup<F, X>(scale[group], acc[group][i + 1],
-                             make_float2(s.z, s.w), sum[1]);
-            }
+          for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              held[i][e] = __fadd_rn(held[i][e], sum[0][e]);
-              held[i + 1][e] = __fadd_rn(held[i + 1][e], sum[1][e]);
+              held[i][e] = __fadd_rn(held[i][e], y[i][e]);
             }
           }
-        } else {
-          add_group(F::kGroupsPerBlock - 1);
-        }
-        if (kBlockStages == 1) {
-          leave_stage(stage);
-        } else {
-          __syncwarp();  // scales were read: their stage is filled next
         }
       }
-      if constexpr (T::kTotal == MidTotal::kShared) {
-        AddSlice<T>(cta, warpgroup, slice, dealt, y);
-      } else if constexpr (kHeld) {
+      __syncwarp();
+      if (lane == 0) BarrierArrive(block_empty);
+      if (++sum_slot == sum_slots) sum_slot = 0;
+      if (--quarter_left == 0 && block + 1 < item.end) {
+        quarter_left = p.quarter_blocks;
+        // Parts behind the first leave their quarters apart.
+        if (stashed) AddTo<T>(stash, held);
+        stashed = item.part == 0;
+        LeaveSum<T>(
+            stashed ? stash
+                    : SlotAt<T>(p, item.tile, warpgroup, SlotOf(p, quarter)),
+            held);
+        ++quarter;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            held[i][e] = __fadd_rn(held[i][e], y[i][e]);
-          }
+          for (int e = 0; e < 4; ++e) held[i][e] = -0.0f;
         }
       }
-      ++dealt;
-    } while (!slice.Next(cta));
-    if constexpr (kHeld || kFused) {
-      const auto at = cta.TileOf(work, row_tile);
-      StoreTile<kColumns>(p, held,
-                          reinterpret_cast<float*>(cta.shared + p.total_at) +
-                              row_tile * (kColumns * kTotalPitch),
-                          at.column * kColumns, at.row * kWarpgroupRows,
-                          threadIdx.x % kWarpgroupThreads,
-                          kWarpgroupBarrier + warpgroup);
     }
+    if (stashed) AddTo<T>(stash, held);
+    if (p.parts_log2 > 0) {
+      LeaveSum<T>(SlotAt<T>(p, item.tile, warpgroup, SlotOf(p, quarter)), held);
+      if (!AddParts<T>(p, item.tile, warpgroup, own, held)) continue;
+    }
+    StoreTile<kColumns>(p, held, own, item.column * kColumns,
+                        item.row * kMidRows + warpgroup * kWarpgroupRows,
+                        threadIdx.x % kWarpgroupThreads,
+                        kWarpgroupBarrier + warpgroup);
   }
 }
 
 template <typename F, XType X, typename T>
-__global__ void __launch_bounds__(kMidThreads<T::kWarpgroups>, 1)
+__global__ void __launch_bounds__(kMidThreads, 1)
     W4a16Mid(const __grid_constant__ CUtensorMap x_map,
              const __grid_constant__ MidParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
-  constexpr int kThreads = kMidThreads<T::kWarpgroups>;
-  const MidCta cta(p, shared);
+  const MidBarriers<T> barriers{SharedAddress(shared) + p.barriers_at,
+                                p.x_stages};
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = threadIdx.x % 32;
-  const auto sync = [&] {
-    if (cta.InCluster()) {
-      ClusterArrive();
-      ClusterWait();
-    } else {
-      BarrierOf(0, kThreads);
-    }
-  };
-  if (warp < T::kWarpgroups * 4) {
-    TakeRegisters<T::kComputeRegisters>();
-    Compute<F, X, T>(cta, warp / 4, sync);
-  } else {
-    GiveRegisters<T::kHelpRegisters>();
-    const int helper = warp - T::kWarpgroups * 4;
-    if (helper == 0) {
-      PrefetchTensorMap(&x_map);
-      if (lane == 0) cta.InitStageBarriers();
-      __syncwarp();
-      if (cta.InCluster()) {
-        sync();
-      } else {
-        BarrierArriveOf(0, kThreads);
-      }
-      WaitForDependency();
-      LetDependentsStart();
-      LoadX<F, T::kColumns, T::kPrepared>(cta, &x_map, lane);
-    } else {
-      if (helper == 1 && lane == 0) {
-        cta.InitOtherBarriers(kHelpers - 1, T::kFragmentBytes / 4);
-      }
-      __syncwarp();
-      sync();
-      if constexpr (!T::kPrepared && (kScalesX<X> || kNeedsSums<F>)) {
-        PrepareX<F, X, T::kColumns>(cta, helper - 1, kHelpers - 1, lane);
-      }
-    }
+  if (warp < kMidWarps) {
+    TakeRegisters<kComputeRegisters>();
+    BarrierOf(0, kMidThreads);
+    Compute<F, X, T>(p, shared, barriers, warp / 4);
+    return;
   }
-  // Nobody leaves while others of the cluster may still write to it.
-  if (cta.InCluster()) {
-    __syncwarp();
-    ClusterArrive();
-    ClusterWait();
+  GiveRegisters<kHelpRegisters>();
+  const int helper = warp - kMidWarps;
+  // A helper initialises its own barriers and shows them to the others.
+  if (helper == 0 && lane == 0) {
+    PrefetchTensorMap(&x_map);
+#pragma unroll 1
+    for (int i = 0; i < p.x_stages; ++i) {
+      BarrierInit(barriers.XFull(i), 1);
+      BarrierInit(barriers.XEmpty(i), kMidWarps);
+    }
+    FenceBarrierInit();
+  }
+  if (helper == 1 && lane == 0) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * kMidWarpgroups * T::kDepth; ++i) {
+      BarrierInit(barriers.WFull(0, i), 4);
+    }
+    FenceBarrierInit();
+  }
+  __syncwarp();
+  BarrierArriveOf(0, kMidThreads);
+  if (helper == 0) {
+    WaitForDependency();
+    LetDependentsStart();
+    if (lane == 0) LoadX<F, T>(p, shared, &x_map, barriers);
+  } else if (helper == 1) {
+    if (lane < kMidWarps) LoadWeights<F, T>(p, shared, barriers, lane);
   }
 #endif
 }

@@ -31,37 +31,43 @@ FastDivide DivideBy(int64_t d);
 struct MidParams {
   const char* blocks;  // packed weights
   const float* sums;   // of prepared x (MidScratch), or null
+  float* partials;     // MidScratch
+  uint32_t* arrived;   // MidScratch
   Output out;
   float tensor_scale;
   int m;
-  int tiles;         // of 16 rows of W
-  int blocks_k;      // blocks along k
-  int slice_blocks;  // blocks of a slice
-  int slices;
-  // Warpgroups of a CTA: row_tiles (64 rows of W each) times k_parts. CTAs of
-  // a cluster: `multicast` along rows of W, which share the loads of x, times
-  // k_ctas (1 or 2) along k. All powers of two, given by their logarithms,
-  // since divisions would hold up the first loads.
-  int row_tiles_log2, k_parts_log2, multicast_log2, k_ctas_log2;
-  int x_stages;     // stages of x for each part of k
-  int given_slots;  // slots for slices from CTA 1 along k
-  // Work items of clusters: row clusters times column tiles of x, `raster`
-  // column tiles at a time.
+  int tiles;           // of 16 rows of W
+  int blocks_k;        // blocks along k
+  int slice_blocks;    // blocks of a slice
+  int quarter_blocks;  // blocks of a quarter of the slices
+  int part_blocks;     // blocks of a part: of 4, 2 or 1 quarters
+  int x_stages;
+  // Work items: row tiles of W times column tiles of x, `raster` column tiles
+  // at a time, times 1 << parts_log2 parts of k, neighbours.
   int work;
-  int raster_work;  // raster * row clusters
+  int parts_log2;
+  int raster_items;  // raster * row tiles
   int raster;
-  FastDivide by_raster_work, by_raster;
+  FastDivide by_raster_items, by_raster;
   // Offsets in shared memory, bytes; x stands at 0.
-  int sums_at, total_at, given_at, ring_at, barriers_at;
+  int sums_at, stash_at, ring_at, barriers_at;
 };
 
 inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;
+inline constexpr int kMidWarpgroups = 2;  // that compute, of a CTA
+inline constexpr int kMidRows = kMidWarpgroups * kWarpgroupRows;
 inline constexpr int kChunkK = 64;  // k of a 128-byte swizzled row of x
 
-// Elements along k of a stage of x, [k / 64][columns][64]: up to 32 KB.
-constexpr int StageK(int columns) { return columns == 128 ? 128 : kBlockK; }
+// Elements along k of a stage of x, [k / 64][columns][64]: 16 KB.
+constexpr int StageK(int columns) { return 8192 / columns; }
 constexpr int StageBytes(int columns) { return StageK(columns) * columns * 2; }
+constexpr int BlockStages(int columns) { return kBlockK / StageK(columns); }
+// Blocks whose sums are kept: those of the stages, and one more, since sums are
+// used longer than x.
+constexpr int SumSlots(int columns, int x_stages) {
+  return (x_stages + BlockStages(columns) - 1) / BlockStages(columns) + 1;
+}
 
 // Floats that the sums of a group of x take: as threads want them, those of
 // lane t, which holds columns 8 i + 2 t and 8 i + 2 t + 1, together, and 16
@@ -75,46 +81,28 @@ constexpr int SumAt(int columns, int column) {
 // bank conflicts, and columns stay aligned for 16-byte loads.
 inline constexpr int kTotalPitch = kWarpgroupRows + 4;
 
-// Where the total of a warpgroup's tile is while its slices are summed.
-enum class MidTotal : uint8_t {
-  kShared,  // in shared memory, where several warpgroups can add to it
-  kHeld,    // in registers
-  kFused,   // in registers, and a slice's sum in none: for slices of one block
-            // of two groups
-};
-
 // The template arguments of the kernel beside format and type of x. By value.
 struct MidVariant {
-  int columns;     // rows of x a tile covers
-  int warpgroups;  // that compute, of a CTA
-  int depth;       // blocks in a warp's ring, one of them being read
-  bool prepared;   // x is prepared by a kernel ahead (w4a16_prepare.cuh)
-  MidTotal total;
+  int columns;  // rows of x a tile covers
+  int depth;    // blocks in a warpgroup's ring of weights
+  bool fused;   // slices of one block of two groups: no sum of a slice is kept
 
   bool operator==(const MidVariant&) const = default;
 };
 
-// The variants compiled for every format (inst/), but kFused for groups of 128
-// alone.
-inline constexpr std::array<MidVariant, 10> kMidVariants = {{
-    {16, 4, 4, false, MidTotal::kShared},
-    {16, 4, 4, true, MidTotal::kHeld},
-    {16, 4, 4, true, MidTotal::kShared},
-    {32, 4, 4, false, MidTotal::kShared},
-    {32, 4, 4, true, MidTotal::kHeld},
-    {32, 4, 4, true, MidTotal::kShared},
-    {64, 2, 4, true, MidTotal::kHeld},
-    {64, 2, 4, true, MidTotal::kShared},
-    {128, 2, 3, true, MidTotal::kFused},
-    {128, 2, 3, true, MidTotal::kHeld},
+// The variants compiled for every format (inst/), but fused ones for groups of
+// 128 alone.
+inline constexpr std::array<MidVariant, 4> kMidVariants = {{
+    {32, 5, false},
+    {64, 4, false},
+    {128, 3, true},
+    {128, 3, false},
 }};
 
 // One way to launch the kernel. By value.
 struct MidConfig {
   MidVariant variant;
-  int row_tiles;  // see MidParams
-  int multicast;
-  int k_ctas;
+  int parts;  // of k, in CTAs of their own: 1, 2 or 4
 };
 
 // The spec that prints a config, and back; nothing where it names another
@@ -124,9 +112,9 @@ std::optional<MidConfig> ParseMidSpec(const LaunchSpec& spec);
 
 // A launch but for the pointers. By value.
 struct MidLaunch {
-  MidParams params;  // blocks, sums, out, tensor_scale: unset
+  MidParams
+      params;  // blocks, sums, partials, arrived, out, tensor_scale: unset
   int ctas = 0;
-  int cluster_ctas = 0;
   int threads = 0;
   int shared_bytes = 0;
 };
@@ -141,13 +129,20 @@ std::vector<MidConfig> MidConfigs(const W4Weights& w, int64_t m,
                                   W4Epilogue epilogue,
                                   const DeviceInfo& device);
 
-// Where prepared x and its sums are in W4Args::scratch. By value.
+// Where prepared x, its sums, and what parts of k leave for each other are in
+// W4Args::scratch. By value.
 struct MidScratch {
-  int64_t x_pitch;  // elements of a row of x, [m, k]
-  int64_t sums_at;  // bytes; [column tile][group of k][SumsPitch]
+  int64_t x_pitch;     // elements of a row of x, [m, k]
+  int64_t sums_at;     // bytes; [column tile][group of k][SumsPitch]
+  int64_t arrived_at;  // bytes; uint32 [tile][warpgroup]
+  // bytes; float [tile][4][warpgroup][columns / 8][thread][4]
+  int64_t partials_at;
   int64_t total_bytes;
 };
 MidScratch LayOutMidScratch(int64_t m, int64_t k);
+
+// Tiles of the result whose k may be split.
+inline constexpr int kMaxSplitItems = 64;
 
 // Whether this build has the kernel; LaunchMid is fatal where it has not.
 bool MidIsCompiled();

@@ -64,17 +64,18 @@ cudaLaunchAttribute Overlapping() {
 
 // Enqueues the kernel that prepares x; where x and its sums are then.
 XMatrix Prepare(const W4Args& args, const void* kernel, int columns,
-                CUstream_st* stream, bool overlap, const float** sums) {
+                uint32_t* arrived, int counters, CUstream_st* stream,
+                bool overlap) {
   const MidScratch at = LayOutMidScratch(args.m, args.w.k);
   auto* scratch = static_cast<char*>(args.scratch);
-  NIBBLE_CHECK(scratch != nullptr);
   const bool scales = args.x_dtype == DType::kBF16;
-  *sums = reinterpret_cast<const float*>(scratch + at.sums_at);
   PrepareParams params{.x = static_cast<const char*>(args.x),
                        .ldx_bytes = args.ldx * 2,
                        .scaled = scratch,
                        .scaled_pitch_bytes = at.x_pitch * 2,
                        .sums = reinterpret_cast<float*>(scratch + at.sums_at),
+                       .arrived = arrived,
+                       .counters = counters,
                        .m = static_cast<int>(args.m),
                        .k = static_cast<int>(args.w.k),
                        .blocks_k = static_cast<int>(BlocksPerTile(args.w.k)),
@@ -109,32 +110,42 @@ void LaunchMid(const W4Args& args, const MidConfig& config,
   NIBBLE_CHECK(plan.has_value());
   PrepareKernel(kernel, device.index);
 
-  bool overlap = options.overlap;
-  XMatrix x{args.x, args.m, w.k, args.ldx, args.x_dtype};
+  const MidScratch at = LayOutMidScratch(args.m, w.k);
+  auto* scratch = static_cast<char*>(args.scratch);
+  NIBBLE_CHECK(scratch != nullptr);
   MidParams params = plan->params;
-  const void* prepare =
-      variant.prepared ? PrepareKernelOf(w.layout, args.x_dtype) : nullptr;
-  if (prepare != nullptr) {
-    x = Prepare(args, prepare, variant.columns, stream, overlap, &params.sums);
-    overlap = true;
-  }
-  const CUtensorMap map = MapOfX(x, variant.columns);
   params.blocks = static_cast<const char*>(w.blocks);
+  params.sums = reinterpret_cast<const float*>(scratch + at.sums_at);
+  params.partials = reinterpret_cast<float*>(scratch + at.partials_at);
+  params.arrived = reinterpret_cast<uint32_t*>(scratch + at.arrived_at);
   params.out = OutputOf(args);
   params.tensor_scale = w.tensor_scale;
 
-  cudaLaunchAttribute attributes[2] = {Overlapping(), {}};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(plan->cluster_ctas), 1,
-                                  1};
-  const bool cluster = plan->cluster_ctas > 1;
+  bool overlap = options.overlap;
+  XMatrix x{args.x, args.m, w.k, args.ldx, args.x_dtype};
+  const int counters =
+      config.parts == 1 ? 0
+                        : (params.work >> params.parts_log2) * kMidWarpgroups;
+  const void* prepare = PrepareKernelOf(w.layout, args.x_dtype);
+  if (prepare != nullptr) {
+    x = Prepare(args, prepare, variant.columns, params.arrived, counters,
+                stream, overlap);
+    overlap = true;
+  } else if (counters > 0) {
+    NIBBLE_CUDA_CHECK(cudaMemsetAsync(params.arrived, 0,
+                                      counters * sizeof(uint32_t), stream));
+    overlap = false;
+  }
+  const CUtensorMap map = MapOfX(x, variant.columns);
+
+  cudaLaunchAttribute attribute = Overlapping();
   cudaLaunchConfig_t launch{};
   launch.gridDim = dim3(static_cast<unsigned>(plan->ctas));
   launch.blockDim = dim3(static_cast<unsigned>(plan->threads));
   launch.dynamicSmemBytes = static_cast<size_t>(plan->shared_bytes);
   launch.stream = stream;
-  launch.attrs = overlap ? attributes : attributes + 1;
-  launch.numAttrs = (overlap ? 1 : 0) + (cluster ? 1 : 0);
+  launch.attrs = &attribute;
+  launch.numAttrs = overlap ? 1 : 0;
   void* kernel_args[] = {const_cast<CUtensorMap*>(&map), &params};
   NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
 }

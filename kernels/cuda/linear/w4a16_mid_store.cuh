@@ -9,6 +9,87 @@
 
 namespace nibble::kernels::cuda {
 
+__device__ __forceinline__ float4 Four(const float (&v)[4]) {
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+__device__ __forceinline__ void SetFour(float (&v)[4], float4 to) {
+  v[0] = to.x;
+  v[1] = to.y;
+  v[2] = to.z;
+  v[3] = to.w;
+}
+__device__ __forceinline__ float4 Sum(float4 a, const float (&b)[4]) {
+  return make_float4(__fadd_rn(a.x, b[0]), __fadd_rn(a.y, b[1]),
+                     __fadd_rn(a.z, b[2]), __fadd_rn(a.w, b[3]));
+}
+
+// Where k is split over CTAs: sums of quarters of a tile that they leave for
+// the last of them. The first CTA adds its quarters up, the others leave each
+// in a slot of its own: slots in ascending order are the order of summation.
+__device__ __forceinline__ int SlotOf(const MidParams& p, int quarter) {
+  const int first = kSliceSharers >> p.parts_log2;  // quarters of the first CTA
+  return quarter < first ? 0 : quarter - (first - 1);
+}
+template <typename T>
+__device__ __forceinline__ float4* SlotAt(const MidParams& p, int tile,
+                                          int warpgroup, int slot) {
+  const int64_t index =
+      (int64_t{tile} * kSliceSharers + slot) * kMidWarpgroups + warpgroup;
+  return reinterpret_cast<float4*>(p.partials) +
+         index * (T::kTiles * kWarpgroupThreads) +
+         threadIdx.x % kWarpgroupThreads;
+}
+template <typename T>
+__device__ __forceinline__ void LeaveSum(float4* to,
+                                         const float (&sum)[T::kTiles][4]) {
+#pragma unroll
+  for (int i = 0; i < T::kTiles; ++i) to[i * kWarpgroupThreads] = Four(sum[i]);
+}
+template <typename T>
+__device__ __forceinline__ void AddTo(const float4* from,
+                                      float (&sum)[T::kTiles][4]) {
+#pragma unroll
+  for (int i = 0; i < T::kTiles; ++i) {
+    SetFour(sum[i], Sum(from[i * kWarpgroupThreads], sum[i]));
+  }
+}
+
+// After a warpgroup has left all it has of a tile: false, or, in the last of
+// the parts' CTAs, true and the total. `own`: the warpgroup's shared memory, of
+// which a word is used.
+template <typename T>
+__device__ __forceinline__ bool AddParts(const MidParams& p, int tile,
+                                         int warpgroup, float* own,
+                                         float (&total)[T::kTiles][4]) {
+  const int barrier = kWarpgroupBarrier + warpgroup;
+  auto* const before = reinterpret_cast<int*>(own);
+  __threadfence();
+  BarrierOf(barrier, kWarpgroupThreads);
+  if (threadIdx.x % kWarpgroupThreads == 0) {
+    *before = static_cast<int>(
+        atomicAdd(p.arrived + tile * kMidWarpgroups + warpgroup, 1u));
+    __threadfence();
+  }
+  BarrierOf(barrier, kWarpgroupThreads);
+  if (*before != (1 << p.parts_log2) - 1) return false;
+  const int slots = SlotOf(p, kSliceSharers - 1) + 1;
+#pragma unroll
+  for (int i = 0; i < T::kTiles; ++i) {
+    const float4* from =
+        SlotAt<T>(p, tile, warpgroup, 0) + i * kWarpgroupThreads;
+    SetFour(total[i], __ldcg(from));
+    for (int slot = 1; slot < slots; ++slot) {
+      from += kMidWarpgroups * T::kTiles * kWarpgroupThreads;
+      const float4 v = __ldcg(from);
+      SetFour(total[i], make_float4(__fadd_rn(total[i][0], v.x),
+                                    __fadd_rn(total[i][1], v.y),
+                                    __fadd_rn(total[i][2], v.z),
+                                    __fadd_rn(total[i][3], v.w)));
+    }
+  }
+  return true;
+}
+
 // Two neighbours of a 16-bit type.
 template <typename Pair>
 __device__ __forceinline__ float2 Unpack(uint32_t bits);

@@ -3,7 +3,7 @@
 // short: it is code to fetch, and little else.
 #pragma once
 
-#include "kernels/cuda/linear/w4a16_mid_x.cuh"
+#include "kernels/cuda/linear/w4a16_mid_load.cuh"
 #include "kernels/cuda/linear/w4a16_prepare.h"
 
 namespace nibble::kernels::cuda {
@@ -37,6 +37,9 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
   const char* from = p.x + row * p.ldx_bytes + k * 2;
   uint4 v[2][4];
   WaitForDependency();
+  if (blockIdx.x == 0 && half == 0) {
+    for (int i = lane; i < p.counters; i += 32) p.arrived[i] = 0;
+  }
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
 #pragma unroll
@@ -80,10 +83,10 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
     const int64_t groups = int64_t{p.blocks_k} * F::kGroupsPerBlock;
     float* sums =
         p.sums + (row0 / p.columns * groups + half * kHalfGroups) * pitch;
-    PrepareHalf<F, X, false>(
-        SharedAddress(shared[warp]) + lane % 16 * 128, kChunkBytes, lane,
-        {sums + SumAt(p.columns, column + lane / 4),
-         sums + SumAt(p.columns, column + lane / 4 + 8), pitch});
+    SumHalf<F, X>(SharedAddress(shared[warp]) + lane % 16 * 128, kChunkBytes,
+                  lane,
+                  {sums + SumAt(p.columns, column + lane / 4),
+                   sums + SumAt(p.columns, column + lane / 4 + 8), pitch});
   }
 #endif
 }

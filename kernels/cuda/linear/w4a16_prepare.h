@@ -12,7 +12,9 @@ struct PrepareParams {
   int64_t ldx_bytes;
   char* scaled;  // [m, k], for BF16
   int64_t scaled_pitch_bytes;
-  float* sums;  // [column tile][group][SumsPitch], where they are needed
+  float* sums;        // [column tile][group][SumsPitch], where they are needed
+  uint32_t* arrived;  // [counters], set to zero
+  int counters;
   int m, k;
   int blocks_k;
   int columns;  // of a column tile

@@ -58,16 +58,18 @@ TEST(PlanMid, FitsForEveryConfigWorthTrying) {
           ASSERT_TRUE(launch.has_value());
           EXPECT_LE(launch->shared_bytes, device.shared_memory_bytes);
           EXPECT_LE(launch->ctas, device.multiprocessors);
-          EXPECT_EQ(launch->ctas % launch->cluster_ctas, 0);
-          // Every row of x and of W has its work item.
+          // Every row of x and of W, and every block of k, has its work item.
           const MidParams& p = launch->params;
-          const int64_t rows =
-              int64_t{64} * config.row_tiles * config.multicast;
-          EXPECT_EQ(p.work,
-                    CeilDiv(w.n, rows) * CeilDiv(m, config.variant.columns));
-          // A slot for slices is always filled by the same warpgroup.
-          const int parts = config.variant.warpgroups / config.row_tiles;
-          EXPECT_EQ(p.given_slots % parts, 0);
+          EXPECT_EQ(p.work, CeilDiv(w.n, kMidRows) *
+                                CeilDiv(m, config.variant.columns) *
+                                config.parts);
+          EXPECT_EQ(p.work % (1 << p.parts_log2), 0);
+          EXPECT_EQ(1 << p.parts_log2, config.parts);
+          EXPECT_GE(p.part_blocks * config.parts, p.blocks_k);
+          EXPECT_LT(p.part_blocks * (config.parts - 1), p.blocks_k);
+          // Parts, quarters and slices end together.
+          EXPECT_EQ(p.part_blocks % p.quarter_blocks, 0);
+          EXPECT_EQ(p.quarter_blocks % p.slice_blocks, 0);
         }
       }
     }
@@ -82,9 +84,7 @@ TEST(MidSpec, IsReadBack) {
       const auto read = ParseMidSpec(MidSpec(config));
       ASSERT_TRUE(read.has_value()) << MidSpec(config).ToString();
       EXPECT_EQ(read->variant, config.variant);
-      EXPECT_EQ(read->row_tiles, config.row_tiles);
-      EXPECT_EQ(read->multicast, config.multicast);
-      EXPECT_EQ(read->k_ctas, config.k_ctas);
+      EXPECT_EQ(read->parts, config.parts);
     }
   }
 }
@@ -94,30 +94,30 @@ TEST(PlanMid, RefusesWhatTheKernelCannotDo) {
   const auto refuses = [&](const MidConfig& config, const DeviceInfo& device) {
     return !PlanMid(w, 64, W4Epilogue::kStore, config, device).has_value();
   };
-  const MidVariant narrow{16, 4, 4, false, MidTotal::kShared};
-  const MidVariant held{64, 2, 4, true, MidTotal::kHeld};
-  EXPECT_FALSE(refuses({narrow, 2, 2, 2}, Hopper()));
-  EXPECT_TRUE(refuses({narrow, 3, 1, 1}, Hopper()));
-  EXPECT_TRUE(refuses({narrow, 8, 1, 1}, Hopper()));
-  EXPECT_TRUE(refuses({narrow, 0, 1, 1}, Hopper()));
-  EXPECT_TRUE(refuses({narrow, 2, 3, 1}, Hopper()));
-  EXPECT_TRUE(refuses({narrow, 2, 8, 1}, Hopper()));
-  EXPECT_TRUE(refuses({narrow, 2, 1, 3}, Hopper()));
-  EXPECT_FALSE(refuses({held, 2, 1, 1}, Hopper()));
-  EXPECT_TRUE(refuses({held, 1, 1, 1}, Hopper()));  // two warpgroups a tile
-  EXPECT_TRUE(refuses({held, 2, 1, 2}, Hopper()));
+  const MidVariant narrow = kMidVariants[0], fused = kMidVariants[2];
+  ASSERT_TRUE(fused.fused);
+  for (const int parts : {1, 2, 4}) {
+    EXPECT_FALSE(refuses({narrow, parts}, Hopper())) << parts;
+  }
+  for (const int parts : {-1, 0, 3, 8}) {
+    EXPECT_TRUE(refuses({narrow, parts}, Hopper())) << parts;
+  }
   DeviceInfo ampere = Hopper();
   ampere.compute_major = 8;
-  EXPECT_TRUE(refuses({narrow, 2, 1, 1}, ampere));
-  const MidVariant fused{128, 2, 3, true, MidTotal::kFused};
-  EXPECT_FALSE(refuses({fused, 2, 1, 1}, Hopper()));
+  EXPECT_TRUE(refuses({narrow, 1}, ampere));
+  EXPECT_FALSE(refuses({fused, 1}, Hopper()));
   EXPECT_FALSE(PlanMid(Weights(4'096, 8'192, kInt4), 64, W4Epilogue::kStore,
-                       {fused, 2, 1, 1}, Hopper()));
+                       {fused, 1}, Hopper()));
   EXPECT_FALSE(PlanMid(Weights(4'096, 4'096, kInt4By32), 64, W4Epilogue::kStore,
-                       {fused, 2, 1, 1}, Hopper()));
+                       {fused, 1}, Hopper()));
+  // Too few slices for four parts; too many tiles for parts.
+  EXPECT_FALSE(PlanMid(Weights(4'096, 512, kInt4), 64, W4Epilogue::kStore,
+                       {narrow, 4}, Hopper()));
+  EXPECT_FALSE(PlanMid(Weights(65'536, 4'096, kInt4), 64, W4Epilogue::kStore,
+                       {narrow, 2}, Hopper()));
 }
 
-TEST(MidScratch, HoldsTheSumsOfEveryColumnTile) {
+TEST(MidScratch, HoldsWhatEveryConfigLeavesThere) {
   for (const int64_t m : {1, 16, 17, 64, 65, 128, 129, 5'000}) {
     for (const int64_t k : {96, 4'096, 14'340}) {
       const MidScratch scratch = LayOutMidScratch(m, k);
@@ -125,12 +125,26 @@ TEST(MidScratch, HoldsTheSumsOfEveryColumnTile) {
       EXPECT_EQ(scratch.x_pitch % 8, 0);
       EXPECT_EQ(scratch.sums_at % 128, 0);
       EXPECT_GE(scratch.sums_at, m * scratch.x_pitch * 2);
-      for (const int columns : {16, 32, 64, 128}) {
+      EXPECT_EQ(scratch.partials_at % 128, 0);
+      EXPECT_GE(scratch.partials_at,
+                scratch.arrived_at + kMaxSplitItems * kMidWarpgroups * 4);
+      for (const int columns : {32, 64, 128}) {
         const int64_t groups = BlocksPerTile(k) * kInt4By32.GroupsPerBlock();
-        EXPECT_GE(scratch.total_bytes,
+        EXPECT_GE(scratch.arrived_at,
                   scratch.sums_at +
                       CeilDiv(m, columns) * groups * SumsPitch(columns) * 4)
             << m << " " << columns;
+      }
+      const W4Weights w = Weights(4'096, k, kInt4);
+      for (const MidConfig& config :
+           MidConfigs(w, m, W4Epilogue::kStore, Hopper())) {
+        if (config.parts == 1) continue;
+        const int64_t tiles =
+            CeilDiv(w.n, kMidRows) * CeilDiv(m, config.variant.columns);
+        EXPECT_GE(scratch.total_bytes,
+                  scratch.partials_at + tiles * kSliceSharers * kMidRows *
+                                            config.variant.columns * 4)
+            << MidSpec(config).ToString();
       }
     }
   }

@@ -12,11 +12,10 @@ namespace nibble::kernels::cuda {
 
 template <typename F, XType X, MidVariant kVariant>
 const void* MidKernelFor() {
-  if constexpr (kVariant.total == MidTotal::kFused && F::group != 128) {
+  if constexpr (kVariant.fused && F::group != 128) {
     return nullptr;
   } else {
-    using Tile = MidTile<kVariant.columns, kVariant.warpgroups, kVariant.depth,
-                         kVariant.prepared, kVariant.total>;
+    using Tile = MidTile<kVariant.columns, kVariant.depth, kVariant.fused>;
     return reinterpret_cast<const void*>(&W4a16Mid<F, X, Tile>);
   }
 }
