@@ -24,7 +24,7 @@ struct SweepOptions {
   kernels::DType x_dtype = kernels::DType::kBF16;  // of x and y
   bool check_only = false;  // every candidate is checked, nothing is timed
   bool every = false;  // every candidate is timed, not each kernel's fastest
-  double peak_tflops = 0;   // of the device's dense 16-bit matrix units
+  double peak_tflops = 0;  // of the device's dense 16-bit matrix units
 };
 
 // What the sweep works with. Borrowed from main.

@@ -34,7 +34,9 @@ constexpr W4Format kFormats[] = {
     {"awq-g128", {W4Code::kInt4, W4Scale::kScaleZero, 128}},
     {"gptq-g128", {W4Code::kInt4, W4Scale::kScaleZero, 128}},
     {"mxfp4", {W4Code::kE2m1, W4Scale::kE8m0, 32}},
-    {"nvfp4", {W4Code::kE2m1, W4Scale::kE4m3, 16}, 0.003f},
+    {"nvfp4",
+     {W4Code::kE2m1, W4Scale::kE4m3, 16},
+     0.003f * (int64_t{1} << kernels::cuda::kE5m3TensorLog2)},
 };
 
 void CopyToHost(void* to, const std::byte* from, int64_t bytes) {

@@ -113,9 +113,10 @@ __device__ uint32_t ScaleWord(W4Scale scale, uint32_t bits, int word) {
                        : HalfBits(s / 32) | HalfBits(SmallScale(bits >> 16) / 4)
                                                 << 16;
     case W4Scale::kE8m0:  // 2^-9 to 2^-6
-      return (bits & 0x03030303) + 0x76767676;
-    case W4Scale::kE4m3:  // 0.25 to 3.75; the tensor's scale does the rest
-      return (bits & 0x1f1f1f1f) + 0x28282828;
+      return (bits & 0x03030303) + 0x76767676 +
+             0x01010101 * kernels::cuda::kE8m0Shift;
+    case W4Scale::kE4m3:  // 0.25 to 3.75 times 2^-kE5m3TensorLog2
+      return (bits & 0x1f1f1f1f) + 0xa8a8a8a8;
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -64,10 +65,18 @@ void LaunchSmall(const W4Args& args, const SmallConfig& config,
   NIBBLE_CHECK(kernel != nullptr);
   const KernelTraits traits = PrepareKernel(kernel, device.index);
   const bool in_cluster = config.cluster > 1;
-  const auto plan =
-      in_cluster ? PlanSmall(w, args.m, args.epilogue, config, device,
-                             MostClusters(kernel, device.index, config.cluster))
-                 : PlanSmall(w, args.m, args.epilogue, config, device);
+  int teams = std::numeric_limits<int>::max();
+  if (in_cluster) {
+    teams = MostClusters(kernel, device.index, config.cluster);
+    // A part of a GPU may have no place for one: single CTAs do the same.
+    if (teams == 0) {
+      const auto singles =
+          SmallConfigs(w, args.m, args.epilogue, device, /*clusters=*/false);
+      NIBBLE_CHECK(!singles.empty());
+      return LaunchSmall(args, singles.front(), device, stream, options);
+    }
+  }
+  const auto plan = PlanSmall(w, args.m, args.epilogue, config, device, teams);
   if (!plan.has_value()) RefuseSpec(args, SmallSpec(config), device);
   const bool overlap = options.overlap && traits.may_overlap;
 
