@@ -26,8 +26,9 @@ constexpr int kMinXStages = 3;
 constexpr int kMaxRaster = 8;
 constexpr size_t kMaxGuesses = 6;
 
+// Of the grid that prepares x.
+constexpr int64_t kMaxK = int64_t{1} << 24;
 // What the kernel counts in 32 bits.
-constexpr int64_t kMaxK = int64_t{1} << 28;
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 256;  // of x and of W
 
 int Log2(int power) { return std::countr_zero(static_cast<unsigned>(power)); }

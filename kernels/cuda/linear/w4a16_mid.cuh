@@ -317,7 +317,12 @@ __device__ __forceinline__ void Compute(const MidParams& p, char* shared_memory,
       if (--quarter_left == 0 && block + 1 < item.end) {
         quarter_left = p.quarter_blocks;
         // Parts behind the first leave their quarters apart.
-        if (stashed) AddTo<T>(stash, held);
+        if (stashed) {
+          AddTo<T>(stash, held);
+        } else if (item.part == 0) {
+          // Others may still be storing the last tile from there.
+          BarrierOf(kWarpgroupBarrier + warpgroup, kWarpgroupThreads);
+        }
         stashed = item.part == 0;
         LeaveSum<T>(
             stashed ? stash

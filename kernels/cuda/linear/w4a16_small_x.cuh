@@ -44,8 +44,9 @@ class StageX {
     const int rows = p.lane_rows - (threadIdx.y >= p.full_lanes ? 1 : 0);
     inner_ = p.x_along_k ? count : rows;
     outer_ = p.x_along_k ? rows : count;
-    // Blocks in which the lane's 16 bytes of a row are not all beyond k.
-    blocks_ = (p.k * 2 - At(first) + kRun - 1) >> kRunLog2;
+    // Blocks in which the lane's 16 bytes of a row are not all beyond k; none
+    // where the lane has no row.
+    blocks_ = rows == 0 ? 0 : (p.k * 2 - At(first) + kRun - 1) >> kRunLog2;
   }
 
   __device__ __forceinline__ void Load() {
