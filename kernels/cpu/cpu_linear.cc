@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "base/status.h"
+#include "kernels/column_order.h"
 #include "kernels/cpu/float_dot.h"
 #include "kernels/cpu/float_tiles.h"
 #include "kernels/cpu/pack.h"

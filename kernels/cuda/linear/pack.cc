@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
-#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/column_order.h"
 #include "kernels/cuda/linear/pack_tile.h"
 #include "kernels/cuda/linear/w4a16.h"
 #include "kernels/little_endian.h"
@@ -106,32 +106,6 @@ absl::StatusOr<int> ScaleExponent(std::span<const WeightView> parts) {
     if (part.format == QuantFormat::kInt4) range.Add(part, part.zeros_or_mins);
   }
   return range.Exponent();
-}
-
-int32_t GroupIndex(const WeightView& weight, int64_t column) {
-  return static_cast<int32_t>(Load32(weight.g_idx + 4 * column));
-}
-
-// Columns by ascending group, in their old order within one; empty when that
-// changes nothing.
-absl::StatusOr<std::vector<int32_t>> SortColumns(const WeightView& weight) {
-  if (weight.g_idx == nullptr) return std::vector<int32_t>();
-  std::vector<int32_t> order(static_cast<size_t>(weight.k));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return GroupIndex(weight, a) < GroupIndex(weight, b);
-  });
-  for (int64_t c = 0; c < weight.k; ++c) {
-    const int64_t expected = c / weight.Group();
-    const int64_t actual = GroupIndex(weight, order[c]);
-    if (actual != expected) {
-      return Refuse(weight, "g_idx gives group ", std::min(expected, actual),
-                    actual < expected ? " more" : " fewer", " than ",
-                    weight.Group(), " columns");
-    }
-  }
-  if (std::is_sorted(order.begin(), order.end())) order.clear();
-  return order;
 }
 
 // What the packed scales have no room for.
@@ -307,10 +281,10 @@ absl::StatusOr<PackedW4> PackW4(std::span<const WeightView> parts,
   PackedW4 packed;
   packed.k = first.k;
   NIBBLE_ASSIGN_OR_RETURN(packed.layout, W4LayoutOf(first));
-  NIBBLE_ASSIGN_OR_RETURN(packed.x_perm, SortColumns(first));
+  NIBBLE_ASSIGN_OR_RETURN(packed.x_perm, ColumnOrder(first));
   for (const WeightView& part : parts) {
     NIBBLE_ASSIGN_OR_RETURN(const std::vector<int32_t> order,
-                            SortColumns(part));
+                            ColumnOrder(part));
     if (order != packed.x_perm) {
       return Refuse(part,
                     "act-order sorts its columns otherwise than those of "
