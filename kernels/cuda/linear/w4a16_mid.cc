@@ -167,7 +167,7 @@ std::optional<MidLaunch> PlanMid(const W4Weights& w, int64_t m,
     if (bytes <= device.shared_memory_bytes) break;
   }
   launch.ctas = std::min(params.work, device.multiprocessors);
-  launch.threads = (kMidWarpgroups + 1) * kWarpgroupThreads;
+  launch.threads = kMidThreads;
   launch.shared_bytes = static_cast<int>(bytes);
   return launch;
 }

@@ -57,6 +57,8 @@ inline constexpr int kWarpgroupThreads = 128;
 inline constexpr int kWarpgroupRows = 64;
 inline constexpr int kMidWarpgroups = 2;  // that compute, of a CTA
 inline constexpr int kMidRows = kMidWarpgroups * kWarpgroupRows;
+// One more warpgroup helps: a warp of it brings x and one the weights.
+inline constexpr int kMidThreads = (kMidWarpgroups + 1) * kWarpgroupThreads;
 inline constexpr int kChunkK = 64;  // k of a 128-byte swizzled row of x
 
 // Elements along k of a stage of x, [k / 64][columns][64]: 16 KB.

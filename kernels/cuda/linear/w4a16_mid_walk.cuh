@@ -9,9 +9,6 @@
 
 namespace nibble::kernels::cuda {
 
-// A CTA's threads: warpgroups that compute, and one that helps, of which a warp
-// brings x and one the weights.
-inline constexpr int kMidThreads = (kMidWarpgroups + 1) * kWarpgroupThreads;
 inline constexpr int kMidWarps = kMidWarpgroups * 4;  // that compute
 
 // Barriers of BarrierOf: 0 is the CTA's.

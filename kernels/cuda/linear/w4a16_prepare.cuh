@@ -3,7 +3,9 @@
 // short: it is code to fetch, and little else.
 #pragma once
 
-#include "kernels/cuda/linear/w4a16_mid_load.cuh"
+#include "kernels/cuda/linear/mma.cuh"
+#include "kernels/cuda/linear/w4_decode.cuh"
+#include "kernels/cuda/linear/w4a16_mid.h"
 #include "kernels/cuda/linear/w4a16_prepare.h"
 
 namespace nibble::kernels::cuda {
@@ -17,6 +19,60 @@ static __device__ __noinline__ uint4 ZeroFrom(uint4 v, int k0, int k) {
     if (k0 + 2 * i >= k) pairs[i] = 0;
   }
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+
+// Where the sums of a thread's two columns of 16 go, `pitch` floats from group
+// to group.
+struct SumTarget {
+  float* low;
+  float* high;
+  int pitch;
+};
+
+// The sums of the groups of x: of 16 columns and half a block in shared memory,
+// in two swizzled chunks; `x` is the lane's row, lane % 16, of the first. As
+// SumBlock of w4a16_small_x.cuh: a product with ones, in chains of up to 64
+// elements; a group of 128 adds two. x is the A operand here, which takes 16
+// columns at once and gives the same bits.
+template <typename F, XType X>
+__device__ __forceinline__ void SumHalf(uint32_t x, int chunk_bytes, int lane,
+                                        const SumTarget& to) {
+  constexpr int kSteps = kBlockK / kStepK / 2;
+  constexpr int kChain = F::group < kChunkK ? F::group : kChunkK;
+  constexpr int kChains = kBlockK / 2 / kChain;
+  uint32_t a[kSteps][4];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int segment = step % 4 * 2 + lane / 16;
+    LdMatrix4(a[step],
+              x + step / 4 * chunk_bytes + ((segment ^ (lane % 8)) << 4));
+  }
+  float sum[kChains][4] = {};
+  // Chains take turns.
+#pragma unroll
+  for (int i = 0; i < kChain / kStepK; ++i) {
+#pragma unroll
+    for (int chain = 0; chain < kChains; ++chain) {
+      Mma<X>(sum[chain], a[chain * (kChain / kStepK) + i], Ones<X>(),
+             Ones<X>());
+    }
+  }
+  if (lane % 4 != 0) return;
+  constexpr int kGroupChains = F::group / kChain;
+#pragma unroll
+  for (int i = 0; i < F::kGroupsPerBlock / 2; ++i) {
+    float low = sum[i * kGroupChains][0], high = sum[i * kGroupChains][2];
+    if constexpr (kGroupChains == 2) {
+      low = __fadd_rn(low, sum[i * 2 + 1][0]);
+      high = __fadd_rn(high, sum[i * 2 + 1][2]);
+    }
+    if constexpr (kScalesX<X>) {
+      low *= 1 / kXScale;
+      high *= 1 / kXScale;
+    }
+    to.low[i * to.pitch] = low;
+    to.high[i * to.pitch] = high;
+  }
 }
 
 // A warp takes 16 rows and half a block of k; grid: [rows / 16][halves / 4].
