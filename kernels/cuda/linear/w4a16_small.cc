@@ -79,8 +79,10 @@ void ShareOut(int64_t tiles, int64_t teams, int lanes, SmallParams& params) {
 // How lanes share the rows of x that a slice stages. x's own pitch is not
 // known yet.
 void ShareX(int lanes, SmallParams& params) {
-  params.lane_rows = static_cast<int>(CeilDiv(params.rows, lanes));
-  params.full_lanes = params.rows - (params.lane_rows - 1) * lanes;
+  const int lane_rows = static_cast<int>(CeilDiv(params.rows, lanes));
+  params.lane_rows = static_cast<uint8_t>(lane_rows);
+  params.full_lanes =
+      static_cast<uint8_t>(params.rows - (lane_rows - 1) * lanes);
   params.x_along_k = params.slice_blocks > params.lane_rows;
   const int row_to = lanes * StagedRowBytes(params.cta_blocks);
   constexpr int kBlockTo = kBlockK * 2;
@@ -218,15 +220,19 @@ std::optional<SmallLaunch> PlanSmall(const W4Weights& w, int64_t m,
   SmallParams& params = launch.params;
   params = {};
   params.k = static_cast<int>(w.k);
-  params.cluster_log2 = std::countr_zero(static_cast<uint32_t>(config.cluster));
+  params.cta_slices = static_cast<uint8_t>(launch.slices);
+  params.lanes = static_cast<uint8_t>(launch.lanes);
+  params.cluster_log2 = static_cast<uint8_t>(
+      std::countr_zero(static_cast<uint32_t>(config.cluster)));
   params.run_log2 = epilogue == W4Epilogue::kSiluMul ? 1 : 0;
   params.blocks_k = static_cast<int>(BlocksPerTile(w.k));
-  params.slices = Slices(w.k);
+  params.slices = static_cast<uint8_t>(Slices(w.k));
   params.slice_blocks = SliceBlocks(w.k);
   params.cta_blocks =
       std::min(launch.slices * params.slice_blocks, params.blocks_k);
   params.rows = static_cast<int>(std::min<int64_t>(m, config.variant.nt * 8));
-  params.rows_log2 = std::bit_width(static_cast<uint32_t>(params.rows - 1));
+  params.rows_log2 = static_cast<uint8_t>(
+      std::bit_width(static_cast<uint32_t>(params.rows - 1)));
   ShareX(config.lanes, params);
   const auto block_bytes = static_cast<uint32_t>(w.layout.BlockBytes());
   params.tile_bytes = params.blocks_k * block_bytes;
@@ -235,6 +241,7 @@ std::optional<SmallLaunch> PlanSmall(const W4Weights& w, int64_t m,
       Teams(w, params.run_log2, config.cluster, device), teams);
   if (own_teams < 1) return std::nullopt;
   launch.ctas = static_cast<int>(own_teams * config.cluster);
+  params.ctas = launch.ctas;
   ShareOut(Tiles(w.n), own_teams, config.lanes, params);
 
   const SharedLayout at =

@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   constexpr int kBytes = F::kBlockBytes;
   constexpr int kColumns = NT * 8;
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int tile_lane = threadIdx.y, lanes = blockDim.y;
-  const int warp = (tile_lane * blockDim.x + threadIdx.x) / 32;
+  const int tile_lane = threadIdx.y, lanes = p.lanes;
+  const int warp = tile_lane * p.cta_slices + static_cast<int>(threadIdx.x) / 32;
   const Team<kCluster> team(p);
 
   // The CTA's slices of k, the warp's among them, and its blocks; where the
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   // Where x takes most registers, codes are fetched when wanted, and what the
   // end needs is worked out there.
   constexpr bool kSpareRegisters = NT > 1 && kSource == XSource::kRegisters;
-  const int threads = blockDim.x * lanes;
+  const int threads = p.cta_slices * lanes * 32;
   const float* partial = reinterpret_cast<const float*>(shared + p.partial_at);
   const int partial_at = PartialAt(p, slice);
   int stage = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -30,46 +31,52 @@ constexpr bool KeepsX(XSource source) {
   return source == XSource::kRegisters || source == XSource::kShared;
 }
 
-// The kernel's parameters. By value.
+// The kernel's parameters. By value. What is wanted before the first load is in
+// 112 bytes: with what the compiler itself reads there, one line of constant
+// memory. A line takes 400 clocks to come, and lines are waited for in turn.
 struct SmallParams {
-  const char* x;      // [m, k], 16-bit
-  int64_t ldx_bytes;  // from row to row
-  // Results: what the end needs is in lines that the beginning has brought.
-  Output out;
-  float tensor_scale;
-  int rows_log2;           // of `rows`, rounded up
-  int partial_tile_bytes;  // partial sums of all slices of a tile
-  int epoch;               // tiles between two reductions, a multiple of lanes
-  // How x is staged.
+  const char* x;         // [m, k], 16-bit
+  int64_t ldx_bytes;     // from row to row
+  const char* blocks;    // packed weights
+  int64_t x_inner_step;  // bytes of x from piece to piece the way that a lane
+                         // walks first
   int m;
   int k;
-  int cluster_log2;      // a team is 2^cluster_log2 CTAs
-  int slices;            // of k
-  int slice_blocks;      // blocks of a slice
-  int rows;              // of x in a pass
-  int lane_rows;         // of those, that a lane stages: in turn with others
-  int full_lanes;        // so many lanes; the others one less
-  int64_t x_inner_step;  // bytes of x from piece to piece the way that a lane
-  int64_t x_outer_step;  // walks first, and the other; and in shared memory:
-  int x_inner_to, x_outer_to;
-  int cta_blocks;     // blocks of k that a CTA has at most
-  bool x_along_k;     // a lane walks blocks of k first, rows if not
-  bool partial_on_x;  // partial sums lie where x was
-  bool early;         // weights are asked for before the dependency wait
-  // Weights.
-  int run_log2;          // tiles that must stay together: 1, or 2 (kSiluMul)
-  const char* blocks;    // packed weights
-  int runs_each;         // every team owns so many runs of tiles,
-  int runs_extra;        // the first so many teams one more
-  int blocks_k;          // blocks along k
+  int slice_blocks;  // blocks of a slice
+  int blocks_k;      // blocks along k
+  int cta_blocks;    // blocks of k that a CTA has at most
+  int rows;          // of x in a pass
+  int ctas;          // along tiles of W
+  int runs_each;     // every team owns so many runs of tiles,
+  int runs_extra;    // the first so many teams one more
   uint32_t tile_bytes;   // blocks_k * block bytes
   uint32_t slice_bytes;  // slice_blocks * block bytes
-  // Offsets in shared memory, bytes; x stands at 0.
-  int ring_at, zero_at, sums_at, done_at, partial_at;
+  int ring_at;           // offset in shared memory, bytes; x stands at 0
+  uint8_t slices;        // of k
+  uint8_t cta_slices;    // warps of a CTA along k
+  uint8_t lanes;         // warps of a CTA along tiles
+  uint8_t lane_rows;     // rows of x that a lane stages: in turn with others
+  uint8_t full_lanes;    // so many lanes; the others one less
+  uint8_t cluster_log2;  // a team is 2^cluster_log2 CTAs
+  uint8_t run_log2;      // tiles that must stay together: 1, or 2 (kSiluMul)
+  bool x_along_k;        // a lane walks blocks of k first, rows if not
+  bool early;            // weights are asked for before the dependency wait
+
+  bool partial_on_x;      // partial sums lie where x was
+  uint8_t rows_log2;      // of `rows`, rounded up
+  int x_inner_to;         // x_inner_step in shared memory
+  int x_outer_to;         // and the way that a lane walks then:
+  int64_t x_outer_step;   // bytes of x
+  int epoch;              // tiles between two reductions, a multiple of lanes
+  int partial_tile_bytes; // partial sums of all slices of a tile
+  int zero_at, sums_at, done_at, partial_at;  // as ring_at
   // Bytes from a tile to the one that a warp walks next, for even and odd tiles
   // of the team's list.
   int64_t hop_bytes[2];
+  float tensor_scale;
+  Output out;
 };
+static_assert(offsetof(SmallParams, partial_on_x) <= 112);
 
 inline constexpr int kSmallMaxThreads = 512;
 inline constexpr int kTileRowsLog2 = 4;

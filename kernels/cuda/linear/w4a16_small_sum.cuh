@@ -18,7 +18,7 @@ struct Team {
   int log2 = 0, team, teams, rank = 0;
 
   __device__ __forceinline__ explicit Team(const SmallParams& p)
-      : team(blockIdx.x), teams(gridDim.x) {
+      : team(blockIdx.x), teams(p.ctas) {
     if constexpr (kCluster) {
       log2 = p.cluster_log2;
       rank = team & ((1 << log2) - 1);

@@ -1,0 +1,120 @@
+// W8A8: y = x W^T with 8-bit weights and 8-bit activations. What one launch
+// computes, how it may be run, and the launcher.
+//
+// A row of y is the same bits whatever M is and whichever way it is run: INT8
+// sums are exact, FP8 sums have one order, k ascending.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/linear/w8a8_layout.h"
+#include "kernels/linear.h"
+#include "kernels/tensor.h"
+
+struct CUstream_st;  // cudaStream_t, so that host code needs no CUDA header
+
+namespace nibble::kernels::cuda {
+
+// The type of the codes of x and W, and how products are summed.
+enum class W8Kind : uint8_t {
+  kInt8,      // INT8, exact INT32 sums
+  kE4m3,      // FP8 E4M3; sums of 128 products are added up in FP32
+  kE4m3Fast,  // FP8 E4M3; summed in the tensor cores, with some 14 bits
+  // FP8 E4M3; sums of 128 products times the scale of their block of x and of
+  // their block of W are added up in FP32.
+  kE4m3Block,
+};
+inline constexpr W8Kind kW8Kinds[] = {W8Kind::kInt8, W8Kind::kE4m3,
+                                      W8Kind::kE4m3Fast, W8Kind::kE4m3Block};
+std::string_view W8KindName(W8Kind kind);  // "int8", "e4m3_fast", ...
+
+// What a scale belongs to. Blocks go with kE4m3Block and with nothing else.
+enum class W8Scaling : uint8_t {
+  kTensor,  // [1]
+  kRow,     // one a row: of x a token, of W an output channel
+  kBlock,   // x: 1 x 128; W: 128 x 128
+};
+
+// W[n, k] in device memory. Borrowed. By value.
+struct W8Weights {
+  // [W8PackedRows(n), pitch], rows in the order of W8PackedRow; 16-byte aligned
+  const void* codes = nullptr;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t pitch = 0;  // bytes, a multiple of 16, >= k
+  // [1], [n] or [ceil(n / 128), ceil(k / 128)]
+  const float* scales = nullptr;
+  W8Scaling scaling = W8Scaling::kRow;
+  // [n]: the sum of the codes of each row, wanted where x has zero points.
+  const int32_t* sums = nullptr;
+};
+
+// x[m, k] in device memory: a scale times (code - zero point). Borrowed. By
+// value.
+struct W8Activations {
+  const void* codes = nullptr;  // [m, pitch], 16-byte aligned
+  int64_t pitch = 0;            // bytes, a multiple of 16, >= k
+  // [1], [m] or [ceil(k / 128), scales_pitch]
+  const float* scales = nullptr;
+  W8Scaling scaling = W8Scaling::kRow;
+  int64_t scales_pitch = 0;        // of blocks: >= m, a multiple of 4
+  const int32_t* zeros = nullptr;  // [m], each in [-128, 127], or null; kInt8
+};
+
+// One multiplication. All pointers are device memory, borrowed for the launch.
+struct W8Args {
+  W8Kind kind = W8Kind::kInt8;
+  W8Weights w;
+  W8Activations x;
+  int64_t m = 0;
+  void* y = nullptr;             // [m, n]
+  int64_t ldy = 0;               // elements
+  DType y_dtype = DType::kBF16;  // kBF16, kF16 or kF32
+  const float* bias = nullptr;   // [n] or null
+  // [m, n] of y_dtype, added last, or null; may be y itself.
+  const void* residual = nullptr;
+  int64_t ld_residual = 0;  // elements
+};
+
+// What decides how a multiplication may be run. By value.
+struct W8Problem {
+  W8Kind kind = W8Kind::kInt8;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+
+  std::string ToString() const;  // "int8 m=16 n=14336 k=4096"
+};
+
+// The most that INT32 sums of products hold: 128 * 128 each, and 255 * 128
+// where a zero point is subtracted.
+inline constexpr int64_t kW8MaxInt8K = 131'071;
+inline constexpr int64_t kW8MaxZerosK = 65'793;
+
+// The ways to run a problem on `device`, cheapest guess first: printable, all
+// feasible, all giving the same bits. Empty where the device is no Hopper GPU,
+// this build has no kernels for it, or a size is out of range.
+std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
+                                     const DeviceInfo& device);
+
+// Whether `spec` can run this problem on `device`.
+bool W8Feasible(const W8Problem& problem, const LaunchSpec& spec,
+                const DeviceInfo& device);
+
+struct W8LaunchOptions {
+  // Programmatic dependent launch: the kernel may start before the kernel ahead
+  // of it in the stream has ended, but touches nothing until then.
+  bool overlap = false;
+};
+
+// Enqueues the multiplication. m = 0 is a no-op. The spec must be feasible;
+// CUDA errors are fatal.
+void LaunchW8(const W8Args& args, const LaunchSpec& spec,
+              const DeviceInfo& device, CUstream_st* stream,
+              const W8LaunchOptions& options = {});
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,235 @@
+#include "kernels/cuda/linear/w8a8_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/checked_math.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+constexpr std::string_view kKernelPrefix = "w8a8_";
+constexpr int kClusters[] = {1, 2, 4};
+// Rows of x that CTAs walk over before they go to the next columns, so that
+// what they share stays in L2: 1,024 to 4,096 are equally fast on an H200.
+constexpr int kRasterRows = 2048;
+constexpr size_t kMaxGuesses = 8;
+
+// What the kernel counts in 32 bits.
+constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;  // of x and of W
+constexpr int64_t kMaxK = int64_t{1} << 30;
+constexpr int64_t kMaxItems = std::numeric_limits<int>::max();
+
+// A swizzled operand is made of eights of rows.
+constexpr int kEight = 8;
+
+std::string_view ScheduleName(W8Schedule schedule) {
+  switch (schedule) {
+    case W8Schedule::kRows:
+      return "rows";
+    case W8Schedule::kColumns:
+      return "columns";
+    case W8Schedule::kSingle:
+      return "single";
+    case W8Schedule::kPingPong:
+      return "pingpong";
+  }
+  return "";
+}
+
+bool InRange(const W8Problem& problem, const W8Config& config,
+             const DeviceInfo& device) {
+  if (device.compute_major != 9 || device.compute_minor != 0) return false;
+  if (device.shared_memory_bytes < LayOutW8(problem.kind, config.tile).bytes) {
+    return false;
+  }
+  if (problem.m < 1 || problem.m > kMaxRows) return false;
+  if (problem.n < 1 || problem.n > kMaxRows) return false;
+  if (problem.k < 1 || problem.k > kMaxK) return false;
+  if (problem.kind == W8Kind::kInt8 && problem.k > kW8MaxInt8K) return false;
+  const int shared =
+      config.tile.SharesW() ? config.tile.columns : config.tile.rows;
+  return config.cluster >= 1 && config.cluster <= kW8MaxCluster &&
+         shared % (config.cluster * kEight) == 0;
+}
+
+// What a launch may take, in clocks: good enough to leave out what cannot be
+// best. Figures are of an H200.
+double GuessClocks(const W8Problem& problem, const W8Config& config,
+                   const W8Launch& launch) {
+  constexpr double kMemoryBytes = 2'700;  // a clock, of all
+  constexpr double kL2Bytes = 50;         // a clock, of an SM
+  constexpr double kLatency = 130;        // of a step that nothing else hides
+  constexpr double kTile = 1'000, kStore = 1'500;
+  const W8Tile& tile = config.tile;
+  const bool promoted =
+      problem.kind == W8Kind::kE4m3 || problem.kind == W8Kind::kE4m3Block;
+  // Four wgmma of 64 rows; narrow ones wait for shared memory.
+  const double columns = tile.PartColumns();
+  const double wgmma = 4 * std::max(columns / 2, 16 + columns / 4);
+  const double tensor = wgmma * tile.rows * tile.columns /
+                        (64.0 * tile.PartColumns()) * (promoted ? 1.06 : 1.0);
+  const double x_rows = static_cast<double>(launch.params.x_box);
+  const double w_rows = launch.params.w_box;
+  const double l2 = (x_rows + w_rows) * kW8BlockK / kL2Bytes;
+  const double step = std::max({tensor, l2, kLatency});
+  const double clusters = launch.ctas / config.cluster;
+  const double items =
+      static_cast<double>(launch.params.row_items) * launch.params.column_items;
+  const double rounds = std::max(1.0, std::ceil(items / clusters));
+  const double store = tile.schedule == W8Schedule::kPingPong ? 0 : kStore;
+  const double clocks =
+      rounds * (launch.params.k_blocks * step + store) + kTile;
+  const double bytes = static_cast<double>(problem.n + problem.m) *
+                       static_cast<double>(problem.k);
+  return std::max(clocks, bytes / kMemoryBytes + kTile);
+}
+
+}  // namespace
+
+std::span<const W8Tile> W8Tiles(W8Kind kind) {
+  switch (kind) {
+    case W8Kind::kInt8:
+    case W8Kind::kE4m3Fast:
+      return kW8PlainTiles;
+    case W8Kind::kE4m3:
+      return kW8PromotedTiles;
+    case W8Kind::kE4m3Block:
+      return kW8BlockTiles;
+  }
+  return {};
+}
+
+std::string_view W8KindName(W8Kind kind) {
+  switch (kind) {
+    case W8Kind::kInt8:
+      return "int8";
+    case W8Kind::kE4m3:
+      return "e4m3";
+    case W8Kind::kE4m3Fast:
+      return "e4m3_fast";
+    case W8Kind::kE4m3Block:
+      return "e4m3_block";
+  }
+  return "";
+}
+
+std::string W8Problem::ToString() const {
+  return absl::StrCat(std::string(W8KindName(kind)), " m=", m, " n=", n,
+                      " k=", k);
+}
+
+LaunchSpec W8Spec(W8Kind kind, const W8Config& config) {
+  std::string variant(ScheduleName(config.tile.schedule));
+  if (config.cluster > 1) absl::StrAppend(&variant, "_c", config.cluster);
+  return {.path = LinearPath::kWide,
+          .kernel = absl::StrCat(std::string(kKernelPrefix),
+                                 std::string(W8KindName(kind))),
+          .tile_m = config.tile.rows,
+          .tile_n = config.tile.columns,
+          .variant = std::move(variant)};
+}
+
+std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec) {
+  for (const W8Tile& tile : W8Tiles(kind)) {
+    for (const int cluster : kClusters) {
+      const W8Config config{tile, cluster};
+      if (W8Spec(kind, config) == spec) return config;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
+                               const DeviceInfo& device, int clusters) {
+  if (!InRange(problem, config, device) || clusters < 1) return std::nullopt;
+  const W8Tile& tile = config.tile;
+  const int w_sharers = tile.SharesW() ? config.cluster : 1;
+  const int x_sharers = tile.SharesW() ? 1 : config.cluster;
+  const int64_t item_rows = int64_t{tile.rows} * w_sharers;
+  const int64_t item_columns = int64_t{tile.columns} * x_sharers;
+  const int64_t row_items = DivideUp(problem.m, item_rows);
+  const int64_t column_items = DivideUp(problem.n, item_columns);
+  if (row_items * column_items > kMaxItems) return std::nullopt;
+
+  W8Launch launch;
+  W8Params& params = launch.params;
+  params = {};
+  params.m = static_cast<int>(problem.m);
+  params.n = static_cast<int>(problem.n);
+  params.k_blocks = static_cast<int>(DivideUp(problem.k, kW8BlockK));
+  params.cluster = config.cluster;
+  // Rows of x that are not there need no room: what the tensor cores read
+  // there reaches only rows of y that are not stored.
+  const int64_t rows = std::min<int64_t>(problem.m, tile.rows);
+  params.x_box = static_cast<int>(
+      RoundUp(DivideUp(rows, int64_t{x_sharers}), int64_t{kEight}));
+  params.w_box = tile.columns / w_sharers;
+  params.row_items = static_cast<int>(row_items);
+  params.column_items = static_cast<int>(column_items);
+  params.raster =
+      static_cast<int>(std::max<int64_t>(1, kRasterRows / item_rows));
+
+  launch.ctas =
+      static_cast<int>(std::min<int64_t>(row_items * column_items, clusters)) *
+      config.cluster;
+  launch.threads = (tile.Warpgroups() + 1) * kW8WarpgroupThreads;
+  launch.shared_bytes = LayOutW8(problem.kind, tile).bytes;
+  return launch;
+}
+
+std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
+                               const DeviceInfo& device) {
+  return PlanW8(problem, config, device,
+                device.multiprocessors / config.cluster);
+}
+
+std::vector<W8Config> W8Configs(const W8Problem& problem,
+                                const DeviceInfo& device) {
+  std::vector<std::pair<double, W8Config>> guesses;
+  for (const W8Tile& tile : W8Tiles(problem.kind)) {
+    for (const int cluster : kClusters) {
+      const W8Config config{tile, cluster};
+      const auto launch = PlanW8(problem, config, device);
+      if (!launch) continue;
+      // A cluster of which one CTA has a tile gains nothing.
+      const bool alone =
+          tile.SharesW() ? problem.m <= tile.rows : problem.n <= tile.columns;
+      if (cluster > 1 && alone) continue;
+      guesses.emplace_back(GuessClocks(problem, config, *launch), config);
+    }
+  }
+  std::stable_sort(
+      guesses.begin(), guesses.end(),
+      [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (guesses.size() > kMaxGuesses) guesses.resize(kMaxGuesses);
+  std::vector<W8Config> configs;
+  configs.reserve(guesses.size());
+  for (const auto& [clocks, config] : guesses) configs.push_back(config);
+  return configs;
+}
+
+std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
+                                     const DeviceInfo& device) {
+  std::vector<LaunchSpec> specs;
+  if (!W8IsCompiled()) return specs;
+  for (const W8Config& config : W8Configs(problem, device)) {
+    specs.push_back(W8Spec(problem.kind, config));
+  }
+  return specs;
+}
+
+bool W8Feasible(const W8Problem& problem, const LaunchSpec& spec,
+                const DeviceInfo& device) {
+  const auto config = ParseW8Spec(problem.kind, spec);
+  return W8IsCompiled() && config.has_value() &&
+         PlanW8(problem, *config, device).has_value();
+}
+
+}  // namespace nibble::kernels::cuda

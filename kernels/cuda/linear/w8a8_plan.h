@@ -1,0 +1,181 @@
+// What the host decides about a launch of the W8A8 kernel (w8a8.cuh), which
+// needs Hopper. No CUDA in here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/linear/w8a8.h"
+#include "kernels/linear.h"
+
+namespace nibble::kernels::cuda {
+
+// How the warpgroups that compute share a CTA's tiles of y.
+enum class W8Schedule : uint8_t {
+  kRows,      // two: each half of the rows of every tile
+  kColumns,   // two: each half of the columns of every tile
+  kSingle,    // one
+  kPingPong,  // two: a tile each, one multiplies while the other stores
+};
+
+// A tile of y: a kernel's template argument beside its kind. By value.
+struct W8Tile {
+  int rows;     // of x
+  int columns;  // rows of W
+  W8Schedule schedule;
+
+  bool operator==(const W8Tile&) const = default;
+
+  // The CTAs of a cluster have neighbouring tiles and load half of what they
+  // share each: W in flat tiles, x in others.
+  constexpr bool SharesW() const { return rows >= 128; }
+  constexpr int Warpgroups() const {
+    return schedule == W8Schedule::kSingle ? 1 : 2;
+  }
+  // Of a warpgroup's part.
+  constexpr int PartRows() const {
+    return schedule == W8Schedule::kRows ? rows / 2 : rows;
+  }
+  constexpr int PartColumns() const {
+    return schedule == W8Schedule::kColumns ? columns / 2 : columns;
+  }
+};
+
+// The tiles compiled for a kind (inst/). Sums promoted to FP32 want the two
+// warpgroups at the same tile, so that one multiplies while the other adds.
+std::span<const W8Tile> W8Tiles(W8Kind kind);
+
+inline constexpr W8Tile kW8PlainTiles[] = {
+    {128, 256, W8Schedule::kRows},     {128, 192, W8Schedule::kPingPong},
+    {128, 128, W8Schedule::kPingPong}, {64, 128, W8Schedule::kColumns},
+    {64, 64, W8Schedule::kColumns},    {64, 32, W8Schedule::kSingle},
+};
+inline constexpr W8Tile kW8PromotedTiles[] = {
+    {128, 256, W8Schedule::kRows},   {128, 224, W8Schedule::kRows},
+    {128, 192, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
+    {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
+    {64, 32, W8Schedule::kSingle},
+};
+// A warpgroup's part must not cross a border of blocks of W, or be made of
+// parts of wgmma that do not.
+inline constexpr W8Tile kW8BlockTiles[] = {
+    {128, 256, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
+    {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
+    {64, 32, W8Schedule::kSingle},
+};
+
+inline constexpr int kW8WarpgroupThreads = 128;
+inline constexpr int kW8MaxStages = 16;
+// Shared memory of a CTA on compute capability 9.0.
+inline constexpr int kW8SharedBytes = 227 << 10;
+inline constexpr int kW8MaxCluster = 4;
+
+// Where things are in shared memory, bytes. By value.
+struct W8Shared {
+  int stages;  // of x, [rows][128], and W, [columns][128] behind it
+  int stage_bytes;
+  int scales_at;    // kE4m3Block: float [stages][rows], of x
+  int vectors_at;   // float [warpgroup][3][part columns]
+  int barriers_at;  // full [stages], empty [stages], turn [2]
+  int bytes;
+};
+constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
+  W8Shared shared{};
+  const bool block = kind == W8Kind::kE4m3Block;
+  const int vectors = tile.Warpgroups() * 3 * tile.PartColumns() * 4;
+  const int scales = block ? tile.rows * 4 : 0;
+  constexpr int kStageBarriers = 2 * 8, kTurnBarriers = 2 * 8;
+  shared.stage_bytes = (tile.rows + tile.columns) * static_cast<int>(kW8BlockK);
+  shared.stages = (kW8SharedBytes - vectors - kTurnBarriers) /
+                  (shared.stage_bytes + scales + kStageBarriers);
+  if (shared.stages > kW8MaxStages) shared.stages = kW8MaxStages;
+  shared.scales_at = shared.stages * shared.stage_bytes;
+  shared.vectors_at = shared.scales_at + shared.stages * scales;
+  shared.barriers_at = shared.vectors_at + vectors;
+  shared.bytes =
+      shared.barriers_at + shared.stages * kStageBarriers + kTurnBarriers;
+  return shared;
+}
+
+// The kernel's parameters beside the tensor maps of x and W. By value.
+struct W8Params {
+  const float* x_scales;
+  const float* w_scales;
+  const int32_t* x_zeros;  // with w_sums, or null
+  const int32_t* w_sums;
+  const float* bias;     // or null
+  const void* residual;  // or null
+  void* y;
+  int64_t ldy, ld_residual;        // elements
+  int64_t x_scales_pitch;          // kE4m3Block
+  int x_scale_step, w_scale_step;  // 0: one scale for all
+  DType y_dtype;
+  bool wide;  // eights of outputs, and of the residual, are aligned
+  int m, n;
+  int k_blocks;  // of kW8BlockK
+  int cluster;   // CTAs
+  int x_box;     // rows of x in one tensor copy
+  int w_box;     // rows of W in one tensor copy
+  // Work items: the tiles of a cluster's CTAs together, `raster` rows of them
+  // at a time, so that x and W stay in L2.
+  int row_items, column_items, raster;
+};
+
+// Where in y the tile of a work item begins that CTA `rank` of the cluster has;
+// it may lie outside. By value.
+struct W8Place {
+  int row, column;
+};
+constexpr W8Place PlaceW8(const W8Params& p, W8Tile tile, int item, int rank) {
+  const int per_raster = p.raster * p.column_items;
+  const int first = item / per_raster * p.raster;
+  const int left = p.row_items - first;
+  const int rows = left < p.raster ? left : p.raster;
+  const int rest = item % per_raster;
+  // The CTAs of a cluster are neighbours along what they do not share.
+  const int row_step = tile.SharesW() ? p.cluster : 1;
+  const int column_step = tile.SharesW() ? 1 : p.cluster;
+  const int row = (first + rest % rows) * row_step;
+  const int column = rest / rows * column_step;
+  return {.row = (row + (tile.SharesW() ? rank : 0)) * tile.rows,
+          .column = (column + (tile.SharesW() ? 0 : rank)) * tile.columns};
+}
+
+// One way to launch the kernel. By value.
+struct W8Config {
+  W8Tile tile;
+  int cluster = 1;
+};
+
+// The spec that prints a config, and back; nothing where it names another
+// kernel or a tile that is not compiled.
+LaunchSpec W8Spec(W8Kind kind, const W8Config& config);
+std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec);
+
+// A launch but for the pointers and what is said of them. By value.
+struct W8Launch {
+  W8Params params;
+  int ctas = 0;
+  int threads = 0;
+  int shared_bytes = 0;
+};
+
+// How `config` runs a problem where at most `clusters` clusters fit the device
+// at once; nothing where it cannot.
+std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
+                               const DeviceInfo& device, int clusters);
+// The same, guessing that the device is full of clusters.
+std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
+                               const DeviceInfo& device);
+
+// The configs worth trying, the best guess first; empty where none can run.
+std::vector<W8Config> W8Configs(const W8Problem& problem,
+                                const DeviceInfo& device);
+
+// Whether this build has the kernels; LaunchW8 is fatal where it has not.
+bool W8IsCompiled();
+
+}  // namespace nibble::kernels::cuda

@@ -1,0 +1,298 @@
+// The end of the W8A8 kernel: from a warpgroup's sums to y.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/linear/w8a8_walk.cuh"
+
+namespace nibble::kernels::cuda {
+
+// Four bytes from global to shared memory without a register between; zeros,
+// and nothing is read, where there is nothing.
+__device__ __forceinline__ void CopyAsync4If(bool there, uint32_t shared,
+                                             const void* p) {
+  asm volatile("cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(shared),
+               "l"(p), "r"(there ? 4 : 0)
+               : "memory");
+}
+
+// What a warpgroup needs of the columns of its part of a tile: in shared
+// memory, [part columns] each. By value.
+template <typename T>
+struct W8Vectors {
+  static constexpr int kColumns = T::kTile.PartColumns();
+  const float* scales;
+  const float* bias;
+  const int32_t* sums;
+
+  __device__ __forceinline__ W8Vectors(char* shared, int warpgroup) {
+    auto* const at = reinterpret_cast<float*>(shared + T::kShared.vectors_at) +
+                     warpgroup * 3 * kColumns;
+    scales = at;
+    bias = at + kColumns;
+    sums = reinterpret_cast<const int32_t*>(at + 2 * kColumns);
+  }
+  // Asks for them; WaitCopies<0> and a barrier later they are there.
+  __device__ __forceinline__ void Fetch(const W8Params& p, int column0) const {
+#pragma unroll
+    for (int c = 0; c < kColumns; c += kW8WarpgroupThreads) {
+      const int at = c + threadIdx.x % kW8WarpgroupThreads;
+      const int64_t column = column0 + at;
+      if (kColumns % kW8WarpgroupThreads != 0 && at >= kColumns) break;
+      const bool there = column < p.n;
+      if constexpr (!T::kBlockScales) {
+        CopyAsync4If(there, SharedAddress(scales + at),
+                     p.w_scales + column * p.w_scale_step);
+      }
+      CopyAsync4If(there && p.bias != nullptr, SharedAddress(bias + at),
+                   p.bias + column);
+      if constexpr (T::kKind == W8Kind::kInt8) {
+        CopyAsync4If(there && p.x_zeros != nullptr, SharedAddress(sums + at),
+                     p.w_sums + column);
+      }
+    }
+    CommitCopies();
+  }
+};
+
+// The rows of a thread: kRowParts times two, eight apart. By value.
+template <typename T>
+struct W8Rows {
+  int first;  // of the first part, in y
+  float scales[T::kRowParts][2];
+
+  __device__ __forceinline__ W8Rows(const W8Params& p, int row0) {
+    const int thread = threadIdx.x % kW8WarpgroupThreads;
+    first = row0 + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        scales[i][half] = 1;
+        if constexpr (!T::kBlockScales) {
+          const int64_t row = At(i, half);
+          if (row < p.m) {
+            scales[i][half] = __ldg(p.x_scales + row * p.x_scale_step);
+          }
+        }
+      }
+    }
+  }
+  __device__ __forceinline__ int At(int part, int half) const {
+    return first + part * 64 + half * 8;
+  }
+};
+
+template <typename Pair>
+__device__ __forceinline__ uint32_t PackTwo(float low, float high) {
+  Pair pair;
+  if constexpr (std::is_same_v<Pair, __half2>) {
+    pair = __floats2half2_rn(low, high);
+  } else {
+    pair = __floats2bfloat162_rn(low, high);
+  }
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+template <typename Pair>
+__device__ __forceinline__ float2 UnpackTwo(uint32_t bits) {
+  if constexpr (std::is_same_v<Pair, __half2>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+  } else {
+    return make_float2(__uint_as_float(bits << 16),
+                       __uint_as_float(bits & 0xFFFF0000u));
+  }
+}
+
+// Eight neighbours of a 16-bit type, aligned.
+template <typename Pair>
+__device__ __forceinline__ void StoreEight16(char* y, const char* residual,
+                                             float (&v)[8]) {
+  if (residual != nullptr) {
+    const uint4 r = *reinterpret_cast<const uint4*>(residual);
+    const uint32_t words[4] = {r.x, r.y, r.z, r.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = UnpackTwo<Pair>(words[i]);
+      v[2 * i] = __fadd_rn(v[2 * i], pair.x);
+      v[2 * i + 1] = __fadd_rn(v[2 * i + 1], pair.y);
+    }
+  }
+  *reinterpret_cast<uint4*>(y) =
+      make_uint4(PackTwo<Pair>(v[0], v[1]), PackTwo<Pair>(v[2], v[3]),
+                 PackTwo<Pair>(v[4], v[5]), PackTwo<Pair>(v[6], v[7]));
+}
+__device__ __forceinline__ void StoreEight32(char* y, const char* residual,
+                                             float (&v)[8]) {
+  if (residual != nullptr) {
+    const auto* r = reinterpret_cast<const float4*>(residual);
+    const float4 low = r[0], high = r[1];
+    const float added[8] = {low.x,  low.y,  low.z,  low.w,
+                            high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = __fadd_rn(v[i], added[i]);
+  }
+  auto* to = reinterpret_cast<float4*>(y);
+  to[0] = make_float4(v[0], v[1], v[2], v[3]);
+  to[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+// One output, of any type.
+__device__ __forceinline__ void StoreOne(DType dtype, char* y,
+                                         const char* residual, float v) {
+  if (dtype == DType::kBF16) {
+    if (residual != nullptr) {
+      v = __fadd_rn(v, __bfloat162float(
+                           *reinterpret_cast<const __nv_bfloat16*>(residual)));
+    }
+    *reinterpret_cast<__nv_bfloat16*>(y) = __float2bfloat16_rn(v);
+  } else if (dtype == DType::kF16) {
+    if (residual != nullptr) {
+      v = __fadd_rn(v,
+                    __half2float(*reinterpret_cast<const __half*>(residual)));
+    }
+    *reinterpret_cast<__half*>(y) = __float2half_rn(v);
+  } else {
+    if (residual != nullptr) {
+      v = __fadd_rn(v, *reinterpret_cast<const float*>(residual));
+    }
+    *reinterpret_cast<float*>(y) = v;
+  }
+}
+
+// Eight neighbours in a row of y from `column` on, which may end early.
+__device__ __forceinline__ void StoreEight(const W8Params& p, int64_t row,
+                                           int column, float (&v)[8]) {
+  const int size = p.y_dtype == DType::kF32 ? 4 : 2;
+  char* const y = static_cast<char*>(p.y) + (row * p.ldy + column) * size;
+  const char* const residual = p.residual == nullptr
+                                   ? nullptr
+                                   : static_cast<const char*>(p.residual) +
+                                         (row * p.ld_residual + column) * size;
+  if (p.wide && column + 8 <= p.n) {
+    if (p.y_dtype == DType::kBF16) {
+      StoreEight16<__nv_bfloat162>(y, residual, v);
+    } else if (p.y_dtype == DType::kF16) {
+      StoreEight16<__half2>(y, residual, v);
+    } else {
+      StoreEight32(y, residual, v);
+    }
+    return;
+  }
+  const int columns = min(8, p.n - column);
+#pragma unroll 1
+  for (int i = 0; i < columns; ++i) {
+    // An index known only here would send v to memory.
+    float one = v[0];
+#pragma unroll
+    for (int j = 1; j < 8; ++j) one = i == j ? v[j] : one;
+    StoreOne(p.y_dtype, y + i * size,
+             residual == nullptr ? nullptr : residual + i * size, one);
+  }
+}
+
+// Four neighbours in shared memory. Read where they are used: kept for other
+// rows they would take registers that sums need.
+__device__ __forceinline__ void LoadFour(const float* shared, float (&v)[4]) {
+  const uint4 bits = LoadShared16At(SharedAddress(shared));
+  v[0] = __uint_as_float(bits.x);
+  v[1] = __uint_as_float(bits.y);
+  v[2] = __uint_as_float(bits.z);
+  v[3] = __uint_as_float(bits.w);
+}
+
+// Takes the zero points of x out of INT8 sums. Sums that wrap around on the way
+// come back: the result is in range.
+template <typename T>
+__device__ __forceinline__ void SubtractZeros(const W8Params& p,
+                                              const W8Rows<T>& rows,
+                                              const W8Vectors<T>& vectors,
+                                              typename T::Sums& sums) {
+  uint32_t zeros[T::kRowParts][2];
+#pragma unroll
+  for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = rows.At(i, half);
+      zeros[i][half] =
+          row < p.m ? static_cast<uint32_t>(__ldg(p.x_zeros + row)) : 0;
+    }
+  }
+#pragma unroll
+  for (int pair = 0; pair < T::kTiles / 2; ++pair) {
+    const int column =
+        pair / 2 * 32 + static_cast<int>(threadIdx.x) % 4 * 8 + pair % 2 * 4;
+    const uint4 w = LoadShared16At(SharedAddress(vectors.sums + column));
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t zero = zeros[i][half];
+        sums[i][0][2 * pair][2 * half] -= zero * w.x;
+        sums[i][0][2 * pair][2 * half + 1] -= zero * w.y;
+        sums[i][0][2 * pair + 1][2 * half] -= zero * w.z;
+        sums[i][0][2 * pair + 1][2 * half + 1] -= zero * w.w;
+      }
+    }
+  }
+}
+
+// A sum before its scales.
+template <typename T>
+__device__ __forceinline__ float ToFloat(typename T::Number sum) {
+  if constexpr (T::kKind == W8Kind::kInt8) {
+    return __int2float_rn(static_cast<int>(sum));
+  } else if constexpr (T::kPromoted) {
+    return sum;
+  } else {
+    return __uint_as_float(sum);
+  }
+}
+
+// Stores a warpgroup's part of a tile, whose columns begin at `column0`. Packed
+// rows of W (W8PackedRow) make a thread's columns eights of neighbours.
+template <typename T>
+__device__ __forceinline__ void StorePart(const W8Params& p,
+                                          const W8Rows<T>& rows,
+                                          const W8Vectors<T>& vectors,
+                                          int column0,
+                                          const typename T::Sums& sums) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int group = 0; group < T::kTile.PartColumns() / 32; ++group) {
+    const int at = group * 32 + t * 8;
+    const int column = column0 + at;
+    if (column >= p.n) continue;
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = rows.At(i, half);
+        if (row >= p.m) continue;
+        float v[8], scales[4], bias[4];
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          if (e % 4 == 0) {
+            if constexpr (!T::kBlockScales) {
+              LoadFour(vectors.scales + at + e, scales);
+            }
+            LoadFour(vectors.bias + at + e, bias);
+          }
+          const int tile = group * 4 + e / 2;
+          const float number = ToFloat<T>(
+              sums[i][tile / T::kTiles][tile % T::kTiles][2 * half + e % 2]);
+          if constexpr (T::kBlockScales) {
+            v[e] = __fadd_rn(number, bias[e % 4]);
+          } else {
+            v[e] = __fmaf_rn(number,
+                             __fmul_rn(scales[e % 4], rows.scales[i][half]),
+                             bias[e % 4]);
+          }
+        }
+        StoreEight(p, row, column, v);
+      }
+    }
+  }
+}
+
+}  // namespace nibble::kernels::cuda

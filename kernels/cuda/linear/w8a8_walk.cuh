@@ -1,0 +1,111 @@
+// The W8A8 kernel: which CTA and which warpgroup does what, and the barriers
+// they meet at.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/linear/mma.cuh"
+#include "kernels/cuda/linear/tma.cuh"
+#include "kernels/cuda/linear/w8a8_plan.h"
+
+namespace nibble::kernels::cuda {
+
+// Barrier of BarrierOf: 0 is the CTA's, from here on one a warpgroup.
+inline constexpr int kW8WarpgroupBarrier = 1;
+
+// A kind and a tile as a type.
+template <W8Kind kKindOf, W8Tile kTileOf>
+struct W8Kernel {
+  static constexpr W8Kind kKind = kKindOf;
+  static constexpr W8Tile kTile = kTileOf;
+  static constexpr W8Shared kShared = LayOutW8(kKind, kTile);
+  static_assert(kShared.stages >= 3, "too few stages to hide memory");
+  static_assert(kTile.PartColumns() % kW8RowGroup == 0,
+                "threads store the columns of whole groups");
+
+  static constexpr int kStages = kShared.stages;
+  static constexpr bool kPingPong = kTile.schedule == W8Schedule::kPingPong;
+  static constexpr int kWarpgroups = kTile.Warpgroups();  // that compute
+  static constexpr int kThreads = (kWarpgroups + 1) * kW8WarpgroupThreads;
+  // Warps that read a stage.
+  static constexpr int kReaders = kPingPong ? 4 : 4 * kWarpgroups;
+  static constexpr int kXBytes = kTile.rows * static_cast<int>(kW8BlockK);
+  static constexpr int kWBytes = kTile.columns * static_cast<int>(kW8BlockK);
+
+  // A warpgroup's part of a tile: wgmma of 64 rows, and of all its columns or,
+  // where sums wait to be added to others, of half.
+  static constexpr bool kBlockScales = kKind == W8Kind::kE4m3Block;
+  static constexpr bool kPromoted = kKind == W8Kind::kE4m3 || kBlockScales;
+  static constexpr int kRowParts = kTile.PartRows() / 64;
+  static constexpr int kColumnParts =
+      kPromoted && kTile.PartColumns() > 224 ? 2 : 1;
+  static constexpr int kTiles = kTile.PartColumns() / kColumnParts / 8;
+  static_assert(!kBlockScales ||
+                    kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,
+                "a product of blocks has one scale of W");
+  // A thread's sums, [row part][column part][eight of columns][4].
+  using Number = std::conditional_t<kPromoted, float, uint32_t>;
+  using Sums = Number[kRowParts][kColumnParts][kTiles][4];
+};
+
+// The barriers in shared memory. By value, one a thread.
+template <typename T>
+struct W8Barriers {
+  uint32_t at;
+
+  // Of a stage: arrived; free.
+  __device__ __forceinline__ uint32_t Full(int stage) const {
+    return at + stage * 8;
+  }
+  __device__ __forceinline__ uint32_t Empty(int stage) const {
+    return Full(T::kStages + stage);
+  }
+  // That a warpgroup may begin with its tile (kPingPong).
+  __device__ __forceinline__ uint32_t Turn(int warpgroup) const {
+    return Full(2 * T::kStages + warpgroup);
+  }
+};
+
+// Where a role stands in the ring of stages. By value.
+template <typename T>
+struct W8Cursor {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Next() {
+    if (++stage == T::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void Skip(int stages) {
+    const int to = stage + stages;
+    parity ^= to / T::kStages & 1;
+    stage = to % T::kStages;
+  }
+};
+
+// The work items of a cluster, one after the other.
+__device__ __forceinline__ int W8FirstItem(const W8Params& p) {
+  return static_cast<int>(blockIdx.x) / p.cluster;
+}
+__device__ __forceinline__ int W8ItemStep(const W8Params& p) {
+  return static_cast<int>(gridDim.x) / p.cluster;
+}
+
+// Arrives at the barrier at this address in CTA `rank` of the cluster.
+__device__ __forceinline__ void ArriveInCta(uint32_t barrier, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(
+                   InCta(barrier, static_cast<uint32_t>(rank)))
+               : "memory");
+}
+
+// The CTA's place in its cluster.
+__device__ __forceinline__ int CtaRank() {
+  uint32_t rank;
+  asm("mov.u32 %0,%%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+}  // namespace nibble::kernels::cuda
