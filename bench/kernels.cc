@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "bench/gpu_ladder.h"
 #include "bench/gpu_linear.h"
+#include "bench/gpu_quantize.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/w4_layout.h"
@@ -44,6 +45,7 @@ struct Options {
   double peak_tflops = 989.5;
   bool quick = false;
   bool ladder = false;
+  bool quantize = false;
   bool check_only = false;
   bool every = false;
 };
@@ -88,6 +90,9 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--ladder", options.ladder,
                "Instead of the sweep: Q4_0 times a vector, from byte loads to "
                "our kernel, against an FP16 matrix");
+  app.add_flag("--quantize", options.quantize,
+               "Instead of the sweep: activations to 8 bits, fused with norm "
+               "and SiLU-mul, against the copy bandwidth");
 }
 
 absl::StatusOr<Shape> ParseShape(const std::string& text) {
@@ -155,9 +160,12 @@ absl::StatusOr<int> Run(const Options& options) {
                          .device = &device,
                          .ceilings = ceilings,
                          .csv = &csv};
-  NIBBLE_ASSIGN_OR_RETURN(const int wrong, options.ladder
-                                               ? RunLadder(tools)
-                                               : SweepLinear(sweep, tools));
+  const auto measure = [&] {
+    if (options.ladder) return RunLadder(tools);
+    if (options.quantize) return SweepQuantize(sweep, tools);
+    return SweepLinear(sweep, tools);
+  };
+  NIBBLE_ASSIGN_OR_RETURN(const int wrong, measure());
   if (wrong > 0) std::printf("%d results are WRONG\n", wrong);
   return wrong > 0 ? 1 : 0;
 }

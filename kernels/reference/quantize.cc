@@ -147,6 +147,7 @@ float NormProducts(const NormRow& row, float* products) {
     squares += static_cast<double>(row.x[i]) * row.x[i];
     products[i] = row.x[i] * row.weight[i];
   }
+  if (!std::isfinite(squares)) return kNan;
   const double mean = squares / static_cast<double>(row.x.size());
   return static_cast<float>(1 / std::sqrt(mean + row.eps));
 }

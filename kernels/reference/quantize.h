@@ -54,7 +54,7 @@ struct NormRow {
   float eps = 0;
 };
 // Writes products [k], single FP32 operations; returns the factor
-// 1 / sqrt(mean(x^2) + eps), summed in FP64.
+// 1 / sqrt(mean(x^2) + eps), summed in FP64, or NaN where an x is not finite.
 float NormProducts(const NormRow& row, float* products);
 
 }  // namespace nibble::kernels::reference
