@@ -94,11 +94,16 @@ int CudaType(DType dtype) {
     case DType::kBF16:
       return CUDA_R_16BF;
     case DType::kI8:
+      return CUDA_R_8I;
     case DType::kI32:
-      break;
+      return CUDA_R_32I;
   }
   NIBBLE_CHECK(false);
   return 0;
+}
+
+int InputType(const CublasLtProblem& problem) {
+  return problem.fp8.has_value() ? CUDA_R_8F_E4M3 : CudaType(problem.input);
 }
 
 }  // namespace
@@ -142,8 +147,10 @@ struct CublasLtMatmul::State {
   Descriptor x_layout = nullptr;
   Descriptor y_layout = nullptr;
   std::vector<HeuristicResult> algorithms;
+  bool integers = false;  // sums, and the factors of products and of y
 
   absl::Status Describe(const CublasLtProblem& problem);
+  absl::Status DescribeFp8(const CublasLtFp8& fp8);
   absl::Status Search(int max_algorithms);
   ~State();
 };
@@ -156,26 +163,53 @@ CublasLtMatmul::State::~State() {
   }
 }
 
+absl::Status CublasLtMatmul::State::DescribeFp8(const CublasLtFp8& fp8) {
+  int32_t w_mode = cublas_lt::kScaleTensor, x_mode = cublas_lt::kScaleTensor;
+  if (fp8.scales == CublasLtFp8::Scales::kRow) {
+    w_mode = x_mode = cublas_lt::kScaleRow;
+  } else if (fp8.scales == CublasLtFp8::Scales::kBlock) {
+    w_mode = cublas_lt::kScaleBlock128;
+    x_mode = cublas_lt::kScaleVector128;
+  }
+  const auto fast =
+      static_cast<int8_t>(fp8.sums == CublasLtFp8::Sums::kFast ? 1 : 0);
+  const auto set = [this](int attribute, const auto& value) {
+    return ToStatus("MatmulDescSetAttribute",
+                    library->api.MatmulDescSetAttribute(operation, attribute,
+                                                        &value, sizeof(value)));
+  };
+  NIBBLE_RETURN_IF_ERROR(set(cublas_lt::kDescScaleModeA, w_mode));
+  NIBBLE_RETURN_IF_ERROR(set(cublas_lt::kDescScaleModeB, x_mode));
+  NIBBLE_RETURN_IF_ERROR(set(cublas_lt::kDescScaleA, fp8.w_scales));
+  NIBBLE_RETURN_IF_ERROR(set(cublas_lt::kDescScaleB, fp8.x_scales));
+  return set(cublas_lt::kDescFastAccumulation, fast);
+}
+
 absl::Status CublasLtMatmul::State::Describe(const CublasLtProblem& problem) {
   const Api& api = library->api;
-  NIBBLE_RETURN_IF_ERROR(ToStatus(
-      "MatmulDescCreate",
-      api.MatmulDescCreate(&operation, cublas_lt::kCompute32F, CUDA_R_32F)));
+  integers = !problem.fp8.has_value() && problem.input == DType::kI8;
+  NIBBLE_RETURN_IF_ERROR(
+      ToStatus("MatmulDescCreate",
+               api.MatmulDescCreate(
+                   &operation,
+                   integers ? cublas_lt::kCompute32I : cublas_lt::kCompute32F,
+                   integers ? CUDA_R_32I : CUDA_R_32F)));
   NIBBLE_RETURN_IF_ERROR(ToStatus(
       "MatmulDescSetAttribute",
       api.MatmulDescSetAttribute(operation, cublas_lt::kDescTransA,
                                  &cublas_lt::kOpT, sizeof(cublas_lt::kOpT))));
-  const auto layout = [&](Descriptor* made, DType dtype, int64_t rows,
+  if (problem.fp8.has_value()) {
+    NIBBLE_RETURN_IF_ERROR(DescribeFp8(*problem.fp8));
+  }
+  const auto layout = [&](Descriptor* made, int type, int64_t rows,
                           int64_t columns) {
-    return ToStatus(
-        "MatrixLayoutCreate",
-        api.MatrixLayoutCreate(made, CudaType(dtype), rows, columns, rows));
+    return ToStatus("MatrixLayoutCreate",
+                    api.MatrixLayoutCreate(made, type, rows, columns, rows));
   };
-  NIBBLE_RETURN_IF_ERROR(
-      layout(&w_layout, problem.input, problem.k, problem.n));
-  NIBBLE_RETURN_IF_ERROR(
-      layout(&x_layout, problem.input, problem.k, problem.m));
-  return layout(&y_layout, problem.output, problem.n, problem.m);
+  const int input = InputType(problem);
+  NIBBLE_RETURN_IF_ERROR(layout(&w_layout, input, problem.k, problem.n));
+  NIBBLE_RETURN_IF_ERROR(layout(&x_layout, input, problem.k, problem.m));
+  return layout(&y_layout, CudaType(problem.output), problem.n, problem.m);
 }
 
 absl::Status CublasLtMatmul::State::Search(int max_algorithms) {
@@ -229,11 +263,16 @@ absl::Status CublasLtMatmul::Run(int algorithm, const void* x, const void* w,
                                  void* y, CUstream_st* stream) const {
   NIBBLE_CHECK(algorithm >= 0 && algorithm < algorithms());
   const CublasLt::State& library = *state_->library;
-  const float alpha = 1, beta = 0;
+  const float one = 1, zero = 0;
+  const int32_t integer_one = 1, integer_zero = 0;
+  const void* alpha =
+      state_->integers ? static_cast<const void*>(&integer_one) : &one;
+  const void* beta =
+      state_->integers ? static_cast<const void*>(&integer_zero) : &zero;
   const HeuristicResult& chosen = state_->algorithms[algorithm];
   return ToStatus(
-      "Matmul", library.api.Matmul(library.handle, state_->operation, &alpha, w,
-                                   state_->w_layout, x, state_->x_layout, &beta,
+      "Matmul", library.api.Matmul(library.handle, state_->operation, alpha, w,
+                                   state_->w_layout, x, state_->x_layout, beta,
                                    y, state_->y_layout, y, state_->y_layout,
                                    &chosen.algorithm, library.workspace.data(),
                                    library.workspace.bytes(), stream));

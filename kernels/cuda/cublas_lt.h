@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,35 @@ struct CUstream_st;  // cudaStream_t
 
 namespace nibble::kernels::cuda {
 
-// y[m, n] = x[m, k] w[n, k]^T, rows contiguous and without gaps, sums in FP32.
+// FP8 operands (E4M3): scales in device memory, and how products are summed.
 // By value.
+struct CublasLtFp8 {
+  enum class Scales : uint8_t {
+    kTensor,  // [1] and [1]
+    kRow,     // [m] and [n]
+    // x: [k / 128, m], w: [ceil(n / 128), k / 128]; 4 divides both rows'
+    // lengths
+    kBlock,
+  };
+  enum class Sums : uint8_t {
+    kDefault,  // partial sums are added in FP32
+    kFast,     // all in the tensor cores' accumulators; not with kBlock
+  };
+  Scales scales = Scales::kTensor;
+  Sums sums = Sums::kDefault;
+  const float* x_scales = nullptr;
+  const float* w_scales = nullptr;
+};
+
+// y[m, n] = x[m, k] w[n, k]^T, rows contiguous and without gaps, sums in FP32
+// (INT32 for INT8). By value.
 struct CublasLtProblem {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  DType input = DType::kBF16;   // x and w: kBF16 or kF16
-  DType output = DType::kBF16;  // y: as input, or kF32
+  DType input = DType::kBF16;   // x and w: kBF16, kF16 or kI8
+  DType output = DType::kBF16;  // y: as input, or kF32; kI32 for kI8
+  std::optional<CublasLtFp8> fp8 = std::nullopt;  // x and w are these instead
 };
 
 // The opened library with a handle and workspace of the current device.

@@ -16,8 +16,18 @@ using Handle = void*;
 using Descriptor = void*;  // of an operation, a layout or a preference
 
 inline constexpr int kCompute32F = 68;               // CUBLAS_COMPUTE_32F
+inline constexpr int kCompute32I = 72;               // CUBLAS_COMPUTE_32I
 inline constexpr int32_t kOpT = 1;                   // CUBLAS_OP_T
 inline constexpr int kDescTransA = 3;                // ..._DESC_TRANSA
+inline constexpr int kDescScaleA = 17;               // ..._A_SCALE_POINTER
+inline constexpr int kDescScaleB = 18;               // ..._B_SCALE_POINTER
+inline constexpr int kDescFastAccumulation = 25;     // ..._FAST_ACCUM
+inline constexpr int kDescScaleModeA = 31;           // ..._A_SCALE_MODE
+inline constexpr int kDescScaleModeB = 32;           // ..._B_SCALE_MODE
+inline constexpr int32_t kScaleTensor = 0;           // ..._SCALE_SCALAR_32F
+inline constexpr int32_t kScaleRow = 3;              // ..._SCALE_OUTER_VEC_32F
+inline constexpr int32_t kScaleVector128 = 4;        // ..._SCALE_VEC128_32F
+inline constexpr int32_t kScaleBlock128 = 5;         // ..._SCALE_BLK128x128_32F
 inline constexpr int kPreferenceWorkspaceBytes = 1;  // ..._MAX_WORKSPACE_BYTES
 
 struct Algorithm {
