@@ -111,6 +111,7 @@ void LaunchSmall(const W4Args& args, const SmallConfig& config,
     params.out.y = static_cast<char*>(args.y) +
                    row * args.ldy * ElementBytes(args.y_dtype);
     params.m = static_cast<int>(rows);
+    params.last_row = params.m - params.rows;
     launch.gridDim = dim3(static_cast<unsigned>(plan->ctas),
                           static_cast<unsigned>(CeilDiv(rows, pass_rows)));
     void* kernel_args[] = {&params};

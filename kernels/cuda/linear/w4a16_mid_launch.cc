@@ -71,14 +71,14 @@ XMatrix Prepare(const W4Args& args, const void* kernel, int columns,
   const bool scales = args.x_dtype == DType::kBF16;
   PrepareParams params{.x = static_cast<const char*>(args.x),
                        .ldx_bytes = args.ldx * 2,
-                       .scaled = scratch,
-                       .scaled_pitch_bytes = at.x_pitch * 2,
-                       .sums = reinterpret_cast<float*>(scratch + at.sums_at),
                        .arrived = arrived,
                        .counters = counters,
                        .m = static_cast<int>(args.m),
                        .k = static_cast<int>(args.w.k),
                        .blocks_k = static_cast<int>(BlocksPerTile(args.w.k)),
+                       .scaled = scratch,
+                       .scaled_pitch_bytes = at.x_pitch * 2,
+                       .sums = reinterpret_cast<float*>(scratch + at.sums_at),
                        .columns = columns};
   cudaLaunchAttribute attribute = Overlapping();
   cudaLaunchConfig_t launch{};

@@ -6,17 +6,17 @@
 
 namespace nibble::kernels::cuda {
 
-// By value.
+// By value. What the first load wants comes first, as in SmallParams.
 struct PrepareParams {
   const char* x;  // [m, k], 16-bit
   int64_t ldx_bytes;
-  char* scaled;  // [m, k], for BF16
-  int64_t scaled_pitch_bytes;
-  float* sums;        // [column tile][group][SumsPitch], where they are needed
   uint32_t* arrived;  // [counters], set to zero
   int counters;
   int m, k;
   int blocks_k;
+  char* scaled;  // [m, k], for BF16
+  int64_t scaled_pitch_bytes;
+  float* sums;  // [column tile][group][SumsPitch], where they are needed
   int columns;  // of a column tile
 };
 

@@ -44,8 +44,7 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   constexpr int kBytes = F::kBlockBytes;
   constexpr int kColumns = NT * 8;
   const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int tile_lane = threadIdx.y, lanes = p.lanes;
-  const int warp = tile_lane * p.cta_slices + static_cast<int>(threadIdx.x) / 32;
+  const int tile_lane = threadIdx.y;
   const Team<kCluster> team(p);
 
   // The CTA's slices of k, the warp's among them, and its blocks; where the
@@ -54,27 +53,34 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   const int slice = slice0 + static_cast<int>(threadIdx.x / 32);
   const bool idle =
       kCluster && slice >= (team.rank + 1) * p.slices >> team.log2;
-  const int first = slice * p.slice_blocks;
-  const int to_first = (slice - slice0) * p.slice_blocks;
   // Where x is held in registers slices are of one block.
   constexpr bool kOneBlock = kSource == XSource::kRegisters;
+  const int first = slice * (kOneBlock ? 1 : p.slice_blocks);
+  const int to_first = (slice - slice0) * (kOneBlock ? 1 : p.slice_blocks);
   const int blocks =
       idle ? 0 : (kOneBlock ? 1 : min(p.slice_blocks, p.blocks_k - first));
-  const int tiles = team.OwnTiles(p), own_tiles = idle ? 0 : tiles;
-  float* sums = reinterpret_cast<float*>(shared + p.sums_at) +
-                to_first * (F::kGroupsPerBlock * kColumns);
-  char* ring = shared + p.ring_at + warp * (D * kBytes);
   // The rows of a pass; the last one begins early enough to have as many.
   const int pass_row = blockIdx.y * kColumns;
-  const int row0 = min(pass_row, p.m - p.rows);
+  const int row0 = min(pass_row, p.last_row);
+  StageX<X> stage_x(p, row0, first, blocks);
 
-  // The loading end of the ring: the next block of this warp's walk.
+  // The warp's ring, and its loading end: the next block of the warp's walk.
+  int tiles, own_tiles, lanes, warp;
+  char* ring;
   int load_tile = tile_lane, load_block = 0;
-  const char* load_from =
-      p.blocks +
-      static_cast<uint64_t>(static_cast<uint32_t>(team.TileOf(p, tile_lane))) *
-          p.tile_bytes +
-      (slice * p.slice_bytes + lane * 16);
+  const char* load_from;
+  const auto begin_walk = [&] {
+    tiles = team.OwnTiles(p);
+    own_tiles = idle ? 0 : tiles;
+    lanes = p.lanes;
+    warp = tile_lane * p.cta_slices + static_cast<int>(threadIdx.x) / 32;
+    ring = shared + p.ring_at + warp * (D * kBytes);
+    load_from = p.blocks +
+                static_cast<uint64_t>(
+                    static_cast<uint32_t>(team.TileOf(p, tile_lane))) *
+                    p.tile_bytes +
+                (slice * p.slice_bytes + lane * 16);
+  };
   const auto load = [&](int stage) {
     if (load_tile < own_tiles) {
       const uint32_t to = SharedAddress(ring + stage * kBytes) + lane * 16;
@@ -97,16 +103,23 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   };
   // A stage asked for before the kernels ahead have ended is only worth while
   // with programmatic dependent launch.
-  if (p.early) load(0);
+  if (p.early) {
+    begin_walk();
+    load(0);
+  }
   WaitForDependency();
   LetDependentsStart();
   // x is asked for before the weights: it is little and needed first, and
   // would queue behind them. It is taken before the second stage of weights
   // is asked for, since a warp stalls on a load while the SM has as many in
   // flight as it can.
-  StageX<X> stage_x(p, shared, row0, first, to_first, blocks);
   if constexpr (KeepsX(kSource)) stage_x.Load();
-  if (!p.early) load(0);
+  if (!p.early) {
+    begin_walk();
+    load(0);
+  }
+  float* sums = reinterpret_cast<float*>(shared + p.sums_at) +
+                to_first * (F::kGroupsPerBlock * kColumns);
   constexpr bool kMayReuseX = kSource == XSource::kRegisters;
   const bool on_x = kMayReuseX && p.partial_on_x;
   if constexpr (kCluster) {
@@ -122,6 +135,7 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
     // Every warp writes the zeros that it may read.
     *reinterpret_cast<uint4*>(shared + p.zero_at + lane * 16) =
         make_uint4(0, 0, 0, 0);
+    stage_x.StoreTo(shared, to_first);
     bool left = stage_x.Any();
 #pragma unroll 1
     while (left) {

@@ -31,52 +31,54 @@ constexpr bool KeepsX(XSource source) {
   return source == XSource::kRegisters || source == XSource::kShared;
 }
 
-// The kernel's parameters. By value. What is wanted before the first load is in
-// 112 bytes: with what the compiler itself reads there, one line of constant
-// memory. A line takes 400 clocks to come, and lines are waited for in turn.
+// The kernel's parameters. By value. Lines of constant memory, 64 bytes, are
+// waited for in turn, some 400 clocks each: the first load of x needs none but
+// the first 48 bytes, which share a line with what the compiler itself reads.
 struct SmallParams {
-  const char* x;         // [m, k], 16-bit
-  int64_t ldx_bytes;     // from row to row
-  const char* blocks;    // packed weights
-  int64_t x_inner_step;  // bytes of x from piece to piece the way that a lane
-                         // walks first
-  int m;
+  const char* x;        // [m, k], 16-bit
+  int64_t ldx_bytes;    // from row to row
+  const char* blocks;   // packed weights
+  uint32_t tile_bytes;  // of blocks_k blocks
   int k;
-  int slice_blocks;  // blocks of a slice
-  int blocks_k;      // blocks along k
-  int cta_blocks;    // blocks of k that a CTA has at most
-  int rows;          // of x in a pass
-  int ctas;          // along tiles of W
-  int runs_each;     // every team owns so many runs of tiles,
-  int runs_extra;    // the first so many teams one more
-  uint32_t tile_bytes;   // blocks_k * block bytes
-  uint32_t slice_bytes;  // slice_blocks * block bytes
-  int ring_at;           // offset in shared memory, bytes; x stands at 0
+  int last_row;          // the last at which a pass may begin
   uint8_t slices;        // of k
   uint8_t cta_slices;    // warps of a CTA along k
-  uint8_t lanes;         // warps of a CTA along tiles
   uint8_t lane_rows;     // rows of x that a lane stages: in turn with others
   uint8_t full_lanes;    // so many lanes; the others one less
   uint8_t cluster_log2;  // a team is 2^cluster_log2 CTAs
   uint8_t run_log2;      // tiles that must stay together: 1, or 2 (kSiluMul)
   bool x_along_k;        // a lane walks blocks of k first, rows if not
   bool early;            // weights are asked for before the dependency wait
+  int slice_blocks;      // blocks of a slice
 
-  bool partial_on_x;      // partial sums lie where x was
-  uint8_t rows_log2;      // of `rows`, rounded up
-  int x_inner_to;         // x_inner_step in shared memory
-  int x_outer_to;         // and the way that a lane walks then:
-  int64_t x_outer_step;   // bytes of x
-  int epoch;              // tiles between two reductions, a multiple of lanes
-  int partial_tile_bytes; // partial sums of all slices of a tile
-  int zero_at, sums_at, done_at, partial_at;  // as ring_at
+  // How x is staged.
+  int64_t x_inner_step;  // bytes of x from piece to piece the way that a lane
+  int64_t x_outer_step;  // walks first, and the other; and in shared memory:
+  int x_inner_to, x_outer_to;
+  int cta_blocks;     // blocks of k that a CTA has at most
+  int rows;           // of x in a pass
+  uint8_t lanes;      // warps of a CTA along tiles
+  uint8_t rows_log2;  // of `rows`, rounded up
+  bool partial_on_x;  // partial sums lie where x was
+  // Weights.
+  int ctas;              // along tiles of W
+  int runs_each;         // every team owns so many runs of tiles,
+  int runs_extra;        // the first so many teams one more
+  int blocks_k;          // blocks along k
+  uint32_t slice_bytes;  // of slice_blocks blocks
+  // Offsets in shared memory, bytes; x stands at 0.
+  int ring_at, zero_at, sums_at, done_at, partial_at;
   // Bytes from a tile to the one that a warp walks next, for even and odd tiles
   // of the team's list.
   int64_t hop_bytes[2];
+  // Results.
+  int epoch;               // tiles between two reductions, a multiple of lanes
+  int partial_tile_bytes;  // partial sums of all slices of a tile
+  int m;
   float tensor_scale;
   Output out;
 };
-static_assert(offsetof(SmallParams, partial_on_x) <= 112);
+static_assert(offsetof(SmallParams, x_inner_step) == 48);
 
 inline constexpr int kSmallMaxThreads = 512;
 inline constexpr int kTileRowsLog2 = 4;

@@ -31,16 +31,12 @@ __device__ __forceinline__ uint4 LoadBelow(int i, int end, const void* p) {
 template <XType X>
 class StageX {
  public:
-  // Blocks [first, first + count) of k; in the CTA's shared memory they begin
-  // with block `to_first`.
-  __device__ __forceinline__ StageX(const SmallParams& p, char* staged,
-                                    int row0, int first, int to_first,
+  // Blocks [first, first + count) of k.
+  __device__ __forceinline__ StageX(const SmallParams& p, int row0, int first,
                                     int count)
       : p_(p),
         from_(p.x + (row0 + static_cast<int>(threadIdx.y)) * p.ldx_bytes +
-              At(first)),
-        to_(staged + threadIdx.y * StagedRowBytes(p.cta_blocks) +
-            At(to_first)) {
+              At(first)) {
     const int rows = p.lane_rows - (threadIdx.y >= p.full_lanes ? 1 : 0);
     inner_ = p.x_along_k ? count : rows;
     outer_ = p.x_along_k ? rows : count;
@@ -60,6 +56,11 @@ class StageX {
       batch_[i] = LoadBelow(i, end, from);
       from += p_.x_inner_step;
     }
+  }
+  // Before the first Store: in the CTA's shared memory the blocks begin with
+  // block `to_first`.
+  __device__ __forceinline__ void StoreTo(char* staged, int to_first) {
+    to_ = staged + threadIdx.y * StagedRowBytes(p_.cta_blocks) + At(to_first);
   }
   // False when nothing is left.
   __device__ __forceinline__ bool Store() {

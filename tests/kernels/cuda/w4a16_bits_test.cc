@@ -178,38 +178,44 @@ TEST_F(W4Bits, OverlapAndGraphsChangeNothing) {
   }
 }
 
-TEST_F(W4Bits, ARowIsTheSameWhereverItStands) {
-  // The same row everywhere: all rows of y must be equal.
-  constexpr int64_t kN = 576;
-  constexpr int64_t kK = 2880;
-  for (const char* name : {"int4_g128", "q4_0", "awq_g32", "mxfp4"}) {
-    Random random(1);
-    const CaseWeight weight(WeightCaseByName(name), kN, kK, random);
-    const WeightView view = weight.View();
-    const auto device = DeviceWeight::Make({&view, 1});
-    ASSERT_TRUE(device.ok()) << device.status();
-    const std::vector<float> row = random.Normals(kK, kNormalDeviation);
-    std::vector<float> values;
-    for (int64_t i = 0; i < kNormalRows; ++i) {
-      values.insert(values.end(), row.begin(), row.end());
-    }
-    for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      const Inputs x(dtype, kNormalRows, values);
-      std::optional<std::vector<std::byte>> expected;
-      for (const int64_t m : {1, 4, 16, 64, 257}) {
-        const Job job = Job::Of(*device, x, m);
-        for (const LaunchSpec& spec : Runner::Get().Candidates(job)) {
-          const Result result = Runner::Get().Run(job, spec);
-          if (!expected.has_value()) expected = Copy(result, 1, kN);
-          for (int64_t i = 0; i < m; ++i) {
-            Result one = result;
-            one.data = result.Row(i);
-            ASSERT_EQ(CompareBits(one, *expected, 1, kN), "")
-                << name << " m=" << m << " row " << i << " " << spec.ToString();
-          }
+// The same row everywhere: all rows of y must be equal, whatever M and whatever
+// kernel.
+void CheckEqualRows(const std::string& name, int64_t n, int64_t k) {
+  Random random(1);
+  const CaseWeight weight(WeightCaseByName(name), n, k, random);
+  const WeightView view = weight.View();
+  const auto device = DeviceWeight::Make({&view, 1});
+  ASSERT_TRUE(device.ok()) << device.status();
+  const std::vector<float> row = random.Normals(k, kNormalDeviation);
+  std::vector<float> values;
+  for (int64_t i = 0; i < kNormalRows; ++i) {
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const Inputs x(dtype, kNormalRows, values);
+    std::optional<std::vector<std::byte>> expected;
+    for (const int64_t m : {1, 4, 16, 64, 257}) {
+      Job job = Job::Of(*device, x, m);
+      job.y_dtype = DType::kF32;
+      for (const LaunchSpec& spec : Runner::Get().Candidates(job)) {
+        const Result result = Runner::Get().Run(job, spec);
+        if (!expected.has_value()) expected = Copy(result, 1, n);
+        for (int64_t i = 0; i < m; ++i) {
+          Result one = result;
+          one.data = result.Row(i);
+          ASSERT_EQ(CompareBits(one, *expected, 1, n), "")
+              << name << " k=" << k << " m=" << m << " row " << i << " "
+              << spec.ToString();
         }
       }
     }
+  }
+}
+
+TEST_F(W4Bits, ARowIsTheSameWhereverItStands) {
+  for (const char* name : {"int4_g128", "q4_0", "awq_g32", "mxfp4"}) {
+    CheckEqualRows(name, 576, 2880);
+    CheckEqualRows(name, 144, 768);
   }
 }
 
