@@ -67,10 +67,9 @@ constexpr int RowsAtOnce(int lane, int64_t left, RowTail tail) {
   return static_cast<int>(apart ? rows - after : rows);
 }
 
-// How far ahead of its loads a kernel asks for weights: it takes longer with a
-// block than the processor looks ahead. (One or two rows on AVX-512 do not, and
-// there the hardware's prefetchers do better alone.) Into the second cache
-// level: the first can wait for too few lines at once.
+// How far ahead of its loads a 256-bit kernel asks for weights: it takes longer
+// with a block than the processor looks ahead. Into the second cache level: the
+// first can wait for too few lines at once.
 inline constexpr int kAheadBytes = 4096;
 inline constexpr int kLineBytes = 64;
 

@@ -1,5 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 #if defined(__x86_64__)
@@ -24,7 +26,8 @@ void Pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads)
+    : ranges_(std::make_unique<Range[]>(std::max(threads, 1))) {
   NIBBLE_CHECK_GE(threads, 1);
   workers_.reserve(threads - 1);
   for (int worker = 1; worker < threads; ++worker) {
@@ -48,8 +51,11 @@ void ThreadPool::ParallelFor(int64_t tasks, Task task) {
   }
   // No helper is at work and none joins a closed loop, so these are ours.
   task_ = &task;
-  tasks_ = tasks;
-  next_task_.store(0, std::memory_order_relaxed);
+  for (int worker = 0; worker < threads(); ++worker) {
+    ranges_[worker].next.store(tasks * worker / threads(),
+                               std::memory_order_relaxed);
+    ranges_[worker].end = tasks * (worker + 1) / threads();
+  }
   const uint64_t loop =
       (state_.load(std::memory_order_relaxed) >> kLoopShift) + 1;
   state_.store(loop << kLoopShift | kOpen);
@@ -70,10 +76,14 @@ void ThreadPool::ParallelFor(int64_t tasks, Task task) {
 }
 
 void ThreadPool::RunTasks(int worker) {
-  while (true) {
-    const int64_t i = next_task_.fetch_add(1, std::memory_order_relaxed);
-    if (i >= tasks_) return;
-    (*task_)(i, worker);
+  for (int step = 0; step < threads(); ++step) {
+    Range& range = ranges_[(worker + step) % threads()];
+    // Looked at before it is taken from: nobody needs the line of a range that
+    // is done for writing.
+    while (range.next.load(std::memory_order_relaxed) < range.end) {
+      const int64_t i = range.next.fetch_add(1, std::memory_order_relaxed);
+      if (i < range.end) (*task_)(i, worker);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -26,8 +27,10 @@ class ThreadPool final {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls task(i, worker) for each i in [0, tasks), in any order, and returns
-  // when all have returned. `worker` in [0, threads()) is held by one running
-  // task at a time: it indexes scratch memory. A task must not call
+  // when all have returned. Each worker begins with a range of its own, which
+  // it walks upwards, so that neighbouring tasks are usually one stream of
+  // memory; then it helps the others. `worker` in [0, threads()) is held by one
+  // running task at a time: it indexes scratch memory. A task must not call
   // ParallelFor.
   using Task = absl::FunctionRef<void(int64_t index, int worker)>;
   void ParallelFor(int64_t tasks, Task task);
@@ -39,6 +42,13 @@ class ThreadPool final {
   static constexpr uint64_t kHelpers = kOpen - 1;
   static constexpr int kLoopShift = 16;
 
+  // The tasks of a loop that one worker begins with; on a cache line of its
+  // own. Whoever takes `next` runs it.
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
   void WorkerMain(int worker);
   // Waits for an open loop other than number `seen` and joins it; returns its
   // number, or 0 when the pool is being destroyed.
@@ -48,9 +58,8 @@ class ThreadPool final {
 
   std::mutex loop_mutex_;  // held by the caller for the whole of its loop
   const Task* task_ = nullptr;
-  int64_t tasks_ = 0;
+  const std::unique_ptr<Range[]> ranges_;  // [threads()]
   // Each on a cache line of its own: all threads hammer them.
-  alignas(64) std::atomic<int64_t> next_task_{0};
   alignas(64) std::atomic<uint64_t> state_{0};
   alignas(64) std::atomic<uint32_t> wake_count_{0};
   std::atomic<int32_t> sleepers_{0};

@@ -44,6 +44,29 @@ TEST(ThreadPoolTest, AWorkerRunsOneTaskAtATime) {
   EXPECT_EQ(clashes, 0);
 }
 
+TEST(ThreadPoolTest, AWorkerWalksItsOwnRangeThenHelps) {
+  constexpr int64_t kTasks = 9;
+  ThreadPool pool(2);
+  std::vector<std::vector<int64_t>> tasks(2);  // of each worker, in its order
+  std::atomic<int> inside = 0;
+  std::atomic<int64_t> done = 0;
+  pool.ParallelFor(kTasks, [&](int64_t i, int worker) {
+    const bool first = tasks[worker].empty();
+    tasks[worker].push_back(i);
+    if (first) {
+      ++inside;
+      while (inside < 2) std::this_thread::yield();
+    }
+    // Worker 0 stays with its first task until all others are done.
+    if (first && worker == 0) {
+      while (done < kTasks - 1) std::this_thread::yield();
+    }
+    ++done;
+  });
+  EXPECT_EQ(tasks[0], (std::vector<int64_t>{0}));
+  EXPECT_EQ(tasks[1], (std::vector<int64_t>{4, 5, 6, 7, 8, 1, 2, 3}));
+}
+
 TEST(ThreadPoolTest, WakesThreadsThatSleep) {
   ThreadPool pool(3);
   for (int round = 0; round < 5; ++round) {
