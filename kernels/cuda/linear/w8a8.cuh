@@ -13,16 +13,12 @@
 // while one stores, the other one has the tensor cores.
 #pragma once
 
+#include "kernels/cuda/linear/cluster.cuh"
 #include "kernels/cuda/linear/w8a8_load.cuh"
 #include "kernels/cuda/linear/w8a8_store.cuh"
 #include "kernels/cuda/linear/wgmma_8bit.cuh"
 
 namespace nibble::kernels::cuda {
-
-// Registers of a thread that loads and of one that computes, where there are
-// three warpgroups: all that a multiprocessor has.
-inline constexpr int kW8LoadRegisters = 24;
-inline constexpr int kW8ComputeRegisters = 240;
 
 // A warpgroup that computes: its operands, and the barriers it keeps. By value.
 template <typename T>
@@ -278,16 +274,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();
   if (p.cluster > 1) {
-    ClusterArrive();
+    ClusterArriveRelaxed();
     ClusterWait();
   }
   LetDependentsStart();
-  WaitForDependency();
   if (warp < 4 * T::kWarpgroups) {
-    if constexpr (T::kWarpgroups > 1) TakeRegisters<kW8ComputeRegisters>();
+    if constexpr (T::kWarpgroups > 1) TakeRegisters<T::kComputeRegisters>();
+    WaitForDependency();
     Compute<T>(p, shared, barriers, warp / 4, rank);
   } else {
-    if constexpr (T::kWarpgroups > 1) GiveRegisters<kW8LoadRegisters>();
+    if constexpr (T::kWarpgroups > 1) GiveRegisters<T::kLoadRegisters>();
     if (warp == 4 * T::kWarpgroups && threadIdx.x % 32 == 0) {
       LoadSteps<T>(p, shared, &x_map, &w_map, barriers, rank);
     }

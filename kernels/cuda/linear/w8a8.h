@@ -106,8 +106,9 @@ bool W8Feasible(const W8Problem& problem, const LaunchSpec& spec,
                 const DeviceInfo& device);
 
 struct W8LaunchOptions {
-  // Programmatic dependent launch: the kernel may start before the kernel ahead
-  // of it in the stream has ended, but touches nothing until then.
+  // Programmatic dependent launch: the kernel may start, and ask for weights,
+  // before the kernel ahead of it in the stream has ended. All else is touched
+  // only after that one's end.
   bool overlap = false;
 };
 

@@ -19,7 +19,8 @@ __device__ __forceinline__ void TensorCopyToAll(uint32_t to,
 }
 
 // One lane: brings every step of every tile of the CTA, and its part of what
-// the cluster shares to all of the cluster.
+// the cluster shares to all of the cluster. W is no other kernel's result: the
+// first stages of it are asked for before the kernels ahead have ended.
 template <typename T>
 __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
                                           const CUtensorMap* x_map,
@@ -31,52 +32,66 @@ __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
   const uint32_t at = SharedAddress(shared);
   const auto everyone = static_cast<uint16_t>((1 << p.cluster) - 1);
   const bool alone = p.cluster == 1;
-  const int x_part = kSharesW ? 0 : rank, w_part = kSharesW ? rank : 0;
-  const int x_parts = kSharesW ? 1 : p.cluster;
-  const int bytes = x_parts * p.x_box * kStep + T::kWBytes;
+  const int x_part = kSharesW ? 0 : rank * p.x_box;  // rows
+  const int w_part = kSharesW ? rank * p.w_box : 0;
+  const int bytes = (kSharesW ? 1 : p.cluster) * p.x_box * kStep + T::kWBytes;
+  // The bytes of the scales of the tile's rows of x, as far as there are any.
+  const auto scales_bytes = [&](const W8Place& place) {
+    const int there = static_cast<int>(p.x_scales_pitch) - place.row;
+    return T::kBlockScales ? 4 * max(0, min(T::kTile.rows, there)) : 0;
+  };
+  const auto load_w = [&](const W8Place& place, int stage, int block) {
+    const uint32_t full = barriers.Full(stage);
+    BarrierArriveExpect(full, bytes + scales_bytes(place));
+    const uint32_t to =
+        at + stage * T::kShared.stage_bytes + T::kXBytes + w_part * kStep;
+    const int row = place.column + w_part;
+    if (!kSharesW || alone) {
+      TensorCopy(to, w_map, block * kStep, row, full);
+    } else {
+      TensorCopyToAll(to, w_map, block * kStep, row, full, everyone);
+    }
+  };
+  const auto load_x = [&](const W8Place& place, int stage, int block) {
+    const uint32_t full = barriers.Full(stage);
+    const uint32_t to = at + stage * T::kShared.stage_bytes + x_part * kStep;
+    const int row = place.row + x_part;
+    if (kSharesW || alone) {
+      TensorCopy(to, x_map, block * kStep, row, full);
+    } else {
+      TensorCopyToAll(to, x_map, block * kStep, row, full, everyone);
+    }
+    if constexpr (T::kBlockScales) {
+      const int scales = scales_bytes(place);
+      if (scales > 0) {
+        BulkCopy(at + T::kShared.scales_at + stage * T::kTile.rows * 4,
+                 p.x_scales + block * p.x_scales_pitch + place.row, scales,
+                 full);
+      }
+    }
+  };
+
+  int item = W8FirstItem(p);
+  int early = min(p.k_blocks, T::kStages);
+  {
+    const W8Place place = PlaceW8(p, T::kTile, item, rank);
+    for (int block = 0; block < early; ++block) load_w(place, block, block);
+  }
+  WaitForDependency();
   W8Cursor<T> cursor;
 #pragma unroll 1
-  for (int item = W8FirstItem(p); item < p.row_items * p.column_items;
-       item += W8ItemStep(p)) {
+  for (; item < p.row_items * p.column_items; item += W8ItemStep(p)) {
     const W8Place place = PlaceW8(p, T::kTile, item, rank);
-    const int x_row = place.row + x_part * p.x_box;
-    const int w_row = place.column + w_part * p.w_box;
-    // The scales of the tile's rows of x, as far as there are any.
-    const float* scales = nullptr;
-    int scales_bytes = 0;
-    if constexpr (T::kBlockScales) {
-      scales = p.x_scales + place.row;
-      const int there = static_cast<int>(p.x_scales_pitch) - place.row;
-      scales_bytes = 4 * max(0, min(T::kTile.rows, there));
-    }
 #pragma unroll 1
     for (int block = 0; block < p.k_blocks; ++block) {
-      const int stage = cursor.stage;
-      const uint32_t full = barriers.Full(stage);
-      // The parity before the first phase counts as ended.
-      BarrierWait(barriers.Empty(stage), cursor.parity ^ 1);
-      BarrierArriveExpect(full, bytes + scales_bytes);
-      const uint32_t to = at + stage * T::kShared.stage_bytes;
-      const uint32_t x_to = to + x_part * p.x_box * kStep;
-      const uint32_t w_to = to + T::kXBytes + w_part * p.w_box * kStep;
-      const int k = block * kStep;
-      if (kSharesW || alone) {
-        TensorCopy(x_to, x_map, k, x_row, full);
+      if (early > 0) {
+        --early;
       } else {
-        TensorCopyToAll(x_to, x_map, k, x_row, full, everyone);
+        // The parity before the first phase counts as ended.
+        BarrierWait(barriers.Empty(cursor.stage), cursor.parity ^ 1);
+        load_w(place, cursor.stage, block);
       }
-      if (!kSharesW || alone) {
-        TensorCopy(w_to, w_map, k, w_row, full);
-      } else {
-        TensorCopyToAll(w_to, w_map, k, w_row, full, everyone);
-      }
-      if constexpr (T::kBlockScales) {
-        if (scales_bytes > 0) {
-          BulkCopy(at + T::kShared.scales_at + stage * T::kTile.rows * 4,
-                   scales, static_cast<uint32_t>(scales_bytes), full);
-          scales += p.x_scales_pitch;
-        }
-      }
+      load_x(place, cursor.stage, block);
       cursor.Next();
     }
   }

@@ -44,6 +44,11 @@ struct W8Kernel {
   static_assert(!kBlockScales ||
                     kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,
                 "a product of blocks has one scale of W");
+  // Registers of a thread that loads and of one that computes, where there are
+  // three warpgroups: all that a multiprocessor has.
+  static constexpr int kLoadRegisters = kBlockScales ? 40 : 24;
+  static constexpr int kComputeRegisters = kBlockScales ? 232 : 240;
+  static_assert(kLoadRegisters + 2 * kComputeRegisters == 504);
   // A thread's sums, [row part][column part][eight of columns][4].
   using Number = std::conditional_t<kPromoted, float, uint32_t>;
   using Sums = Number[kRowParts][kColumnParts][kTiles][4];
