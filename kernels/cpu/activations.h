@@ -17,6 +17,14 @@ inline constexpr int kBlock = 32;
 // products within three cache lines.
 inline constexpr int kQuad = 4;
 
+// What a row's zero point and the weights' offset add to an integer dot product
+// is a sum of two 16-bit products, made by one instruction: neg_zero times the
+// sum of the weight codes, neg_sum times the offset.
+struct Correction {
+  int16_t neg_zero;  // -zero
+  int16_t neg_sum;   // -(sum of (code - zero))
+};
+
 // One block of four rows: x[r][i] is scale[r] * (codes[r][i] - zero), codes in
 // [-127, 127], rounded to nearest.
 //
@@ -31,13 +39,9 @@ inline constexpr int kQuad = 4;
 struct alignas(64) QuadBlock {
   int8_t codes[kQuad][kBlock];
   float scale[kQuad];
-  float sum[kQuad];  // scale * (sum of (code - zero))
-  // -8 * (sum of (code - zero)): what an offset of 8 subtracts (larger offsets
-  // shift it left).
-  int32_t neg_sum8[kQuad];
-  // Kernels load 32 bits from an element on; the upper 16 meet a 0.
-  int16_t neg_zero[kQuad];      // -zero
-  int16_t neg_sum8_low[kQuad];  // neg_sum8 of the first 16 codes
+  float sum[kQuad];       // scale * (sum of (code - zero))
+  Correction all[kQuad];  // of the 32 codes
+  Correction low[kQuad];  // of the first 16
 };
 static_assert(sizeof(QuadBlock) == 192, "three cache lines");
 

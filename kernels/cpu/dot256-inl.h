@@ -9,17 +9,17 @@
 //   template <int kBits> struct Dots {  // of one row
 //     void Clear();
 //     template <int kSlab> void Add(const Codes<kBits>& codes, __m256i x);
-//     // Of (code - offset) * (x - zero) over the slabs added, given the Sum of
-//     // their codes, neg_zero in the lower 16 bits, neg_sum8 of their x and
-//     // shift = log2(offset / 8); without an offset, neg_sum8 is 0.
-//     __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
-//                    int shift);
+//     // Of (code - offset) * (x - zero) over the slabs added, given pairs of
+//     // the Sum of their codes and the offset, and the Correction of their x.
+//     __m256i Result(__m256i sums, __m256i correction);
 //   };
 //   template <int kBits> struct CodeSums {
 //     void Clear();
 //     void Add(const Codes<kBits>& codes);
-//     __m256i Sum();  // of the codes, as Dots wants it
+//     __m256i Sum();  // of the codes: in the lower 16 bits, the others are 0
 //   };
+//   // Whether Codes<8> takes the offset away itself.
+//   constexpr bool kCentredBytes;
 //   // Halves of a panel whose Dots of four rows fit the registers: 1 or 2.
 //   template <int kBits> constexpr int kHalvesAtOnce;
 
@@ -182,13 +182,25 @@ inline BlockScales<kFormat> LoadScales(const HalfPanel& half) {
   return s;
 }
 
-// neg_sum8 of a part of a row's x where an offset is subtracted, else 0.
+// The pairs (sum of codes, offset) that meet a Correction.
+template <PackedFormat kFormat>
+inline __m256i SumPairs(__m256i sums) {
+  constexpr bool kOffset =
+      kFormat.Centred() && !(kFormat.code_bits == 8 && kCentredBytes);
+  if constexpr (!kOffset) return sums;
+  return _mm256_or_si256(sums, _mm256_set1_epi32(kFormat.Offset() << 16));
+}
+
+// Of a part of a row's x.
 template <PackedFormat kFormat, int kPart>
-inline __m256i NegSum8(const QuadBlock& x, int row) {
-  if constexpr (!kFormat.Centred()) return _mm256_setzero_si256();
-  const int32_t all = x.neg_sum8[row], low = x.neg_sum8_low[row];
-  if constexpr (kParts<kFormat> == 1) return _mm256_set1_epi32(all);
-  return _mm256_set1_epi32(kPart == 0 ? low : all - low);
+inline __m256i LoadCorrection(const QuadBlock& x, int row) {
+  if constexpr (kParts<kFormat> == 1) return Broadcast32(&x.all[row]);
+  const __m256i low = Broadcast32(&x.low[row]);
+  if constexpr (kPart == 0) return low;
+  // The sum over all less that over the first half; neg_zero stays.
+  const __m256i low_sum =
+      _mm256_and_si256(low, _mm256_set1_epi32(~int32_t{0xffff}));
+  return _mm256_sub_epi16(Broadcast32(&x.all[row]), low_sum);
 }
 
 // Adds part kPart of a block to a row's sums.
@@ -197,8 +209,7 @@ inline __m256 AddPart(const Dots<kFormat.code_bits>& dots, __m256i code_sums,
                       const __m256* scale, const QuadBlock& x, int row,
                       __m256 acc) {
   const __m256i dot =
-      dots.Result(code_sums, Broadcast32(&x.neg_zero[row]),
-                  NegSum8<kFormat, kPart>(x, row), kFormat.offset_shift - 3);
+      dots.Result(code_sums, LoadCorrection<kFormat, kPart>(x, row));
   return _mm256_fmadd_ps(
       _mm256_cvtepi32_ps(dot),
       _mm256_mul_ps(scale[kPart], _mm256_set1_ps(x.scale[row])), acc);
@@ -230,7 +241,7 @@ inline void AddRowsPart(const HalfPanel& half, const __m256* scale,
     }
   };
   ForSlabs<kPart * kPartSlabs<kFormat>, kPartSlabs<kFormat>>(add_slab);
-  const __m256i sums = code_sums.Sum();
+  const __m256i sums = SumPairs<kFormat>(code_sums.Sum());
 #pragma GCC unroll 2
   for (int r = 0; r < kRows; ++r) {
     acc[r] = AddPart<kFormat, kPart>(dots[r], sums, scale, x, lane + r, acc[r]);
@@ -297,7 +308,7 @@ inline void Open(const HalfPanel& half, int h, OpenBlock<kFormat>* to) {
     for (int j = 0; j < kPartSlabs<kFormat>; ++j) {
       sums.Add(to->codes[h][part * kPartSlabs<kFormat> + j]);
     }
-    to->sums[h][part] = sums.Sum();
+    to->sums[h][part] = SumPairs<kFormat>(sums.Sum());
   }
   to->scales[h] = LoadScales<kFormat>(half);
 }

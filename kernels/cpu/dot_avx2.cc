@@ -53,16 +53,15 @@ struct Dots {
       sum16 = _mm256_setzero_si256();
     }
   }
-  __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
-                 int shift) const {
-    const __m256i zeros = _mm256_madd_epi16(sums, neg_zero);
-    const __m256i offsets = _mm256_slli_epi32(neg_sum8, shift);
-    return _mm256_add_epi32(sum32, _mm256_add_epi32(zeros, offsets));
+  __m256i Result(__m256i sums, __m256i correction) const {
+    return _mm256_add_epi32(sum32, _mm256_madd_epi16(sums, correction));
   }
 
   __m256i sum16;
   __m256i sum32;
 };
+
+constexpr bool kCentredBytes = true;
 
 // 8-bit codes would saturate at once. Centred they are bytes of -128 to 127:
 // |w| times x with w's sign is at most 128 * 127, and two of those fit.
@@ -85,9 +84,8 @@ struct Dots<8> {
         _mm256_maddubs_epi16(codes.sizes, _mm256_sign_epi8(x, codes.bytes));
     sum32 = _mm256_add_epi32(sum32, Widen(products));
   }
-  __m256i Result(__m256i sums, __m256i neg_zero, __m256i /*neg_sum8*/,
-                 int /*shift*/) const {
-    return _mm256_add_epi32(sum32, _mm256_madd_epi16(sums, neg_zero));
+  __m256i Result(__m256i sums, __m256i correction) const {
+    return _mm256_add_epi32(sum32, _mm256_madd_epi16(sums, correction));
   }
 
   __m256i sum32;
@@ -100,7 +98,7 @@ struct CodeSums {
   void Add(const Codes<kBits>& codes) {
     bytes = _mm256_add_epi8(bytes, codes.bytes);
   }
-  // Below 2^15: a pair of 16 bits (sum, 0) too.
+  // Below 2^15.
   __m256i Sum() const {
     return Widen(_mm256_maddubs_epi16(bytes, _mm256_set1_epi8(1)));
   }

@@ -107,12 +107,13 @@ inline void LoadCodes(const std::byte* block, __m512i* w) {
   }
 }
 
-// The sums of the codes of slabs [kFirst, kLast), for each row of the panel:
-// below 2^15, so they are 16-bit pairs (sum, 0) too.
-template <int kBits, int kFirst, int kLast>
+// 16-bit pairs for each row of the panel, as Correction wants them: the sum of
+// the codes of slabs [kFirst, kLast), below 2^15, and the offset.
+template <PackedFormat kFormat, int kFirst, int kLast>
 inline __m512i SumCodes(const __m512i* w) {
+  constexpr int kBits = kFormat.code_bits;
   const __m512i ones = _mm512_set1_epi8(1);
-  __m512i sums = _mm512_setzero_si512();
+  __m512i sums = _mm512_set1_epi32(kFormat.Offset() << 16);
   if constexpr (kBits == 8) {
 #pragma GCC unroll 8
     for (int j = kFirst; j < kLast; ++j) {
@@ -130,25 +131,33 @@ inline __m512i SumCodes(const __m512i* w) {
   return _mm512_dpbusd_epi32(sums, bytes, ones);
 }
 
-// dots[r] += sums over slabs [kFirst, kLast) of code * (x - zero), for kGroup
-// rows at once: their chains of dot products hide each other's latency. `sums`
-// are SumCodes of the same slabs.
+// Adds the dot products of codes with the four of x at `from`, which are
+// broadcast within the instruction: GCC 12 makes two of it.
+inline void AddDots(__m512i codes, const int8_t* from, __m512i* dots) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(*dots)
+      : "v"(codes), "m"(*reinterpret_cast<const int8_t(*)[4]>(from)));
+}
+
+// dots[r] = sums over slabs [kFirst, kLast) of (code - offset) * (x - zero),
+// for kGroup rows at once: their chains of dot products hide each other's
+// latency. `sums` are SumCodes of the same slabs, `corrections` the rows'.
 template <int kGroup, int kFirst, int kLast>
 inline void DotSlabs(const __m512i* w, __m512i sums, const QuadBlock& x,
-                     int lane, __m512i* dots) {
+                     int lane, const __m512i* corrections, __m512i* dots) {
+#pragma GCC unroll 4
+  for (int r = 0; r < kGroup; ++r) dots[r] = _mm512_setzero_si512();
 #pragma GCC unroll 8
   for (int j = kFirst; j < kLast; ++j) {
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
-      dots[r] = _mm512_dpbusd_epi32(dots[r], w[j],
-                                    Broadcast32(x.codes[lane + r] + 4 * j));
+      AddDots(w[j], x.codes[lane + r] + 4 * j, &dots[r]);
     }
   }
   // Last, so that nobody waits for `sums`.
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
-    dots[r] =
-        _mm512_dpwssd_epi32(dots[r], sums, Broadcast32(&x.neg_zero[lane + r]));
+    dots[r] = _mm512_dpwssd_epi32(dots[r], sums, corrections[r]);
   }
 }
 
@@ -188,10 +197,10 @@ inline BlockScales LoadScales(const std::byte* at, const Header& header,
                               const __m512i* w) {
   BlockScales s{};
   if constexpr (kFormat.scaling == Scaling::kSuper16) {
-    s.first_sum = SumCodes<kFormat.code_bits, 0, 4>(w);
-    s.second_sum = SumCodes<kFormat.code_bits, 4, 8>(w);
+    s.first_sum = SumCodes<kFormat, 0, 4>(w);
+    s.second_sum = SumCodes<kFormat, 4, 8>(w);
   } else {
-    s.first_sum = SumCodes<kFormat.code_bits, 0, kSlabs>(w);
+    s.first_sum = SumCodes<kFormat, 0, kSlabs>(w);
   }
   if constexpr (kFormat.scaling == Scaling::kScale) {
     s.first = LoadHalves(at);
@@ -220,40 +229,33 @@ inline __m512 AddScaled(__m512i dot, __m512 scale, float x_scale, __m512 acc) {
 template <PackedFormat kFormat, int kGroup>
 inline void AddBlock(const __m512i* w, const BlockScales& scales,
                      const QuadBlock& x, int lane, __m512* acc) {
-  __m512i dots[kGroup];
+  __m512i dots[kGroup], corrections[kGroup];
   if constexpr (kFormat.scaling == Scaling::kSuper16) {
-    constexpr int kShift = kFormat.offset_shift - 3;
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
-      dots[r] = _mm512_slli_epi32(_mm512_set1_epi32(x.neg_sum8_low[lane + r]),
-                                  kShift);
+      corrections[r] = Broadcast32(&x.low[lane + r]);
     }
-    DotSlabs<kGroup, 0, 4>(w, scales.first_sum, x, lane, dots);
-    __m512i uppers[kGroup];
+    DotSlabs<kGroup, 0, 4>(w, scales.first_sum, x, lane, corrections, dots);
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
-      uppers[r] = _mm512_slli_epi32(
-          _mm512_sub_epi32(_mm512_set1_epi32(x.neg_sum8[lane + r]),
-                           _mm512_set1_epi32(x.neg_sum8_low[lane + r])),
-          kShift);
       acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);
+      // The sum over all less that over the first half; neg_zero stays.
+      const __m512i low_sum =
+          _mm512_and_si512(corrections[r], _mm512_set1_epi32(~int32_t{0xffff}));
+      corrections[r] = _mm512_sub_epi16(Broadcast32(&x.all[lane + r]), low_sum);
     }
-    DotSlabs<kGroup, 4, 8>(w, scales.second_sum, x, lane, uppers);
+    DotSlabs<kGroup, 4, 8>(w, scales.second_sum, x, lane, corrections, dots);
 #pragma GCC unroll 4
     for (int r = 0; r < kGroup; ++r) {
-      acc[r] = AddScaled(uppers[r], scales.second, x.scale[lane + r], acc[r]);
+      acc[r] = AddScaled(dots[r], scales.second, x.scale[lane + r], acc[r]);
     }
     return;
   }
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
-    dots[r] = _mm512_setzero_si512();
-    if constexpr (kFormat.Centred()) {
-      dots[r] = _mm512_slli_epi32(_mm512_set1_epi32(x.neg_sum8[lane + r]),
-                                  kFormat.offset_shift - 3);
-    }
+    corrections[r] = Broadcast32(&x.all[lane + r]);
   }
-  DotSlabs<kGroup, 0, kSlabs>(w, scales.first_sum, x, lane, dots);
+  DotSlabs<kGroup, 0, kSlabs>(w, scales.first_sum, x, lane, corrections, dots);
 #pragma GCC unroll 4
   for (int r = 0; r < kGroup; ++r) {
     acc[r] = AddScaled(dots[r], scales.first, x.scale[lane + r], acc[r]);

@@ -36,11 +36,8 @@ struct Dots {
   void Add(const Codes<kBits>& codes, __m256i x) {
     sum = _mm256_dpbusd_avx_epi32(sum, codes.bytes, x);
   }
-  __m256i Result(__m256i sums, __m256i neg_zero, __m256i neg_sum8,
-                 int shift) const {
-    const __m256i offsets = _mm256_slli_epi32(neg_sum8, shift);
-    return _mm256_dpwssd_avx_epi32(_mm256_add_epi32(sum, offsets), sums,
-                                   neg_zero);
+  __m256i Result(__m256i sums, __m256i correction) const {
+    return _mm256_dpwssd_avx_epi32(sum, sums, correction);
   }
 
   __m256i sum;
@@ -52,12 +49,13 @@ struct CodeSums {
   void Add(const Codes<kBits>& codes) {
     sum = _mm256_dpbusd_avx_epi32(sum, codes.bytes, _mm256_set1_epi8(1));
   }
-  // Below 2^15: a pair of 16 bits (sum, 0) too.
+  // Below 2^15.
   __m256i Sum() const { return sum; }
 
   __m256i sum;
 };
 
+constexpr bool kCentredBytes = false;
 template <int kBits>
 constexpr int kHalvesAtOnce = 2;
 

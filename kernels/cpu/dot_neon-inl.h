@@ -179,11 +179,10 @@ inline BlockScales<kFormat> LoadScales(const QuarterPanel& quarter) {
 template <PackedFormat kFormat, int kPart>
 inline int32_t OffsetPart(const QuadBlock& x, int row) {
   if (!kFormat.Centred() || (kFormat.code_bits == 8 && kSignedCodes)) return 0;
-  const int32_t all = x.neg_sum8[row], low = x.neg_sum8_low[row];
+  const int32_t all = x.all[row].neg_sum, low = x.low[row].neg_sum;
   const int32_t part =
       kParts<kFormat> == 1 ? all : (kPart == 0 ? low : all - low);
-  // A multiplication, because the sum may be negative.
-  return part * (1 << (kFormat.Centred() ? kFormat.offset_shift - 3 : 0));
+  return kFormat.Offset() * part;
 }
 
 // Adds part kPart of a block to a row's sums.
@@ -191,7 +190,7 @@ template <PackedFormat kFormat, int kPart>
 inline float32x4_t AddPart(int32x4_t dot, int32x4_t code_sums,
                            const float32x4_t* scale, const QuadBlock& x,
                            int row, float32x4_t acc) {
-  dot = vmlaq_n_s32(dot, code_sums, x.neg_zero[row]) +
+  dot = vmlaq_n_s32(dot, code_sums, x.all[row].neg_zero) +
         vdupq_n_s32(OffsetPart<kFormat, kPart>(x, row));
   return vfmaq_f32(acc, vcvtq_f32_s32(dot), scale[kPart] * x.scale[row]);
 }

@@ -116,21 +116,17 @@ void AddBlock(const uint8_t* codes, const BlockScales& scales,
   constexpr bool kHalves = kFormat.scaling == Scaling::kSuper16;
   for (int half = 0; half < (kHalves ? 2 : 1); ++half) {
     int32_t dots[kPanelRows];
-    int32_t offset = 0;
+    int32_t neg_sum = 0;
     if constexpr (kHalves) {
-      DotSlabs(codes, x.codes[lane], x.neg_zero[lane], 4 * half, 4 * half + 4,
-               dots);
-      offset = half == 0 ? x.neg_sum8_low[lane]
-                         : x.neg_sum8[lane] - x.neg_sum8_low[lane];
+      DotSlabs(codes, x.codes[lane], x.all[lane].neg_zero, 4 * half,
+               4 * half + 4, dots);
+      neg_sum = half == 0 ? x.low[lane].neg_sum
+                          : x.all[lane].neg_sum - x.low[lane].neg_sum;
     } else {
-      DotSlabs(codes, x.codes[lane], x.neg_zero[lane], 0, kSlabs, dots);
-      offset = x.neg_sum8[lane];
+      DotSlabs(codes, x.codes[lane], x.all[lane].neg_zero, 0, kSlabs, dots);
+      neg_sum = x.all[lane].neg_sum;
     }
-    if constexpr (kFormat.Centred()) {
-      // A multiplication, because the sum may be negative.
-      offset *= 1 << (kFormat.offset_shift - 3);
-      for (int i = 0; i < kPanelRows; ++i) dots[i] += offset;
-    }
+    for (int i = 0; i < kPanelRows; ++i) dots[i] += kFormat.Offset() * neg_sum;
     for (int i = 0; i < kPanelRows; ++i) {
       acc[i] = std::fma(static_cast<float>(dots[i]),
                         scales.scale[half][i] * x.scale[lane], acc[i]);

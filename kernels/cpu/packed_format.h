@@ -52,8 +52,6 @@ enum class Scaling : uint8_t {
 struct PackedFormat {
   int code_bits;  // 4, 5, 6 or 8
   Scaling scaling;
-  // Subtracted from codes of Centred() formats: 1 << offset_shift.
-  int offset_shift;
   DType scale_dtype = DType::kF16;  // kF16 or, of groups only, kBF16
 
   friend constexpr bool operator==(const PackedFormat&,
@@ -67,6 +65,8 @@ struct PackedFormat {
     return scaling == Scaling::kScale || scaling == Scaling::kSuper16 ||
            scaling == Scaling::kGroup;
   }
+  // Subtracted from codes.
+  constexpr int Offset() const { return Centred() ? 1 << (code_bits - 1) : 0; }
   constexpr int CodeBytes() const { return 64 * code_bits; }
   constexpr int BlockBytes() const {
     if (Grouped()) return CodeBytes();
@@ -97,20 +97,20 @@ struct PackedFormat {
 
 // Every layout there is: kernels are made for each.
 inline constexpr std::array kPackedFormats = {
-    PackedFormat{4, Scaling::kScale, 3},     // Q4_0
-    PackedFormat{4, Scaling::kScaleMin, 0},  // Q4_1
-    PackedFormat{5, Scaling::kScale, 4},     // Q5_0
-    PackedFormat{5, Scaling::kScaleMin, 0},  // Q5_1
-    PackedFormat{8, Scaling::kScale, 7},     // Q8_0
-    PackedFormat{4, Scaling::kSuper, 0},     // Q4_K
-    PackedFormat{5, Scaling::kSuper, 0},     // Q5_K
-    PackedFormat{6, Scaling::kSuper16, 5},   // Q6_K
-    PackedFormat{4, Scaling::kGroup, 3, DType::kF16},
-    PackedFormat{4, Scaling::kGroup, 3, DType::kBF16},
-    PackedFormat{4, Scaling::kGroupMin, 0, DType::kF16},
-    PackedFormat{4, Scaling::kGroupMin, 0, DType::kBF16},
-    PackedFormat{4, Scaling::kGroupZero, 0, DType::kF16},
-    PackedFormat{4, Scaling::kGroupZero, 0, DType::kBF16},
+    PackedFormat{4, Scaling::kScale},     // Q4_0
+    PackedFormat{4, Scaling::kScaleMin},  // Q4_1
+    PackedFormat{5, Scaling::kScale},     // Q5_0
+    PackedFormat{5, Scaling::kScaleMin},  // Q5_1
+    PackedFormat{8, Scaling::kScale},     // Q8_0
+    PackedFormat{4, Scaling::kSuper},     // Q4_K
+    PackedFormat{5, Scaling::kSuper},     // Q5_K
+    PackedFormat{6, Scaling::kSuper16},   // Q6_K
+    PackedFormat{4, Scaling::kGroup, DType::kF16},
+    PackedFormat{4, Scaling::kGroup, DType::kBF16},
+    PackedFormat{4, Scaling::kGroupMin, DType::kF16},
+    PackedFormat{4, Scaling::kGroupMin, DType::kBF16},
+    PackedFormat{4, Scaling::kGroupZero, DType::kF16},
+    PackedFormat{4, Scaling::kGroupZero, DType::kBF16},
 };
 
 // Nothing for the float formats, which are no codes, and for those that this
@@ -124,28 +124,28 @@ inline std::optional<PackedFormat> PackedFormatOf(const WeightView& weight) {
     case QuantFormat::kNvfp4:
       return std::nullopt;
     case QuantFormat::kQ4_0:
-      return PackedFormat{4, Scaling::kScale, 3};
+      return PackedFormat{4, Scaling::kScale};
     case QuantFormat::kQ4_1:
-      return PackedFormat{4, Scaling::kScaleMin, 0};
+      return PackedFormat{4, Scaling::kScaleMin};
     case QuantFormat::kQ5_0:
-      return PackedFormat{5, Scaling::kScale, 4};
+      return PackedFormat{5, Scaling::kScale};
     case QuantFormat::kQ5_1:
-      return PackedFormat{5, Scaling::kScaleMin, 0};
+      return PackedFormat{5, Scaling::kScaleMin};
     case QuantFormat::kQ8_0:
-      return PackedFormat{8, Scaling::kScale, 7};
+      return PackedFormat{8, Scaling::kScale};
     case QuantFormat::kQ4_K:
-      return PackedFormat{4, Scaling::kSuper, 0};
+      return PackedFormat{4, Scaling::kSuper};
     case QuantFormat::kQ5_K:
-      return PackedFormat{5, Scaling::kSuper, 0};
+      return PackedFormat{5, Scaling::kSuper};
     case QuantFormat::kQ6_K:
-      return PackedFormat{6, Scaling::kSuper16, 5};
+      return PackedFormat{6, Scaling::kSuper16};
     case QuantFormat::kInt4Sym:
-      return PackedFormat{4, Scaling::kGroup, 3, weight.scale_dtype};
+      return PackedFormat{4, Scaling::kGroup, weight.scale_dtype};
     case QuantFormat::kInt4:
-      return PackedFormat{4, Scaling::kGroupMin, 0, weight.scale_dtype};
+      return PackedFormat{4, Scaling::kGroupMin, weight.scale_dtype};
     case QuantFormat::kAwq:
     case QuantFormat::kGptq:
-      return PackedFormat{4, Scaling::kGroupZero, 0, weight.scale_dtype};
+      return PackedFormat{4, Scaling::kGroupZero, weight.scale_dtype};
   }
   return std::nullopt;
 }

@@ -115,8 +115,7 @@ HWY_INLINE void EncodeBlock(const float* HWY_RESTRICT x, int lane,
     scale = span.finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
     std::memset(out->codes[lane], 0, kBlock);
     out->scale[lane] = out->sum[lane] = scale;
-    out->neg_sum8[lane] = 0;
-    out->neg_zero[lane] = out->neg_sum8_low[lane] = 0;
+    out->all[lane] = out->low[lane] = {};
     return;
   }
   const float inverse = 1.0f / scale;
@@ -127,9 +126,9 @@ HWY_INLINE void EncodeBlock(const float* HWY_RESTRICT x, int lane,
   const int32_t high = SumCodes(codes + kHalf) - kHalf * zero;
   out->scale[lane] = scale;
   out->sum[lane] = scale * static_cast<float>(low + high);
-  out->neg_sum8[lane] = -8 * (low + high);
-  out->neg_zero[lane] = static_cast<int16_t>(-zero);
-  out->neg_sum8_low[lane] = static_cast<int16_t>(-8 * low);
+  const auto neg_zero = static_cast<int16_t>(-zero);
+  out->all[lane] = {neg_zero, static_cast<int16_t>(-(low + high))};
+  out->low[lane] = {neg_zero, static_cast<int16_t>(-low)};
 }
 
 // Runs `source` over [0, k) in blocks of 32, the last one padded, and encodes

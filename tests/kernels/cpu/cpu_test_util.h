@@ -94,7 +94,7 @@ inline std::vector<double> DecodeRow(const kernels::Activations& activations,
     for (int i = 0; i < kBlock; ++i) {
       values.push_back(
           static_cast<double>(block.scale[row % kQuad]) *
-          (block.codes[row % kQuad][i] + block.neg_zero[row % kQuad]));
+          (block.codes[row % kQuad][i] + block.all[row % kQuad].neg_zero));
     }
   }
   return values;

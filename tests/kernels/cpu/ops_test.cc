@@ -73,15 +73,15 @@ void ExpectCodesOf(const CpuActivations& x, int64_t row,
     int32_t sum = 0, low = 0;
     for (int i = 0; i < kBlock; ++i) {
       ASSERT_GE(block.codes[lane][i], -127);
-      const int steps = block.codes[lane][i] + block.neg_zero[lane];
+      const int steps = block.codes[lane][i] + block.all[lane].neg_zero;
       // The last step may be clipped, where both ends were rounded outwards.
       ASSERT_NEAR(block.scale[lane] * static_cast<float>(steps),
                   floats[b * kBlock + i], 0.5001f * block.scale[lane]);
       sum += steps;
       if (i < kBlock / 2) low += steps;
     }
-    ASSERT_EQ(block.neg_sum8[lane], -8 * sum);
-    ASSERT_EQ(block.neg_sum8_low[lane], -8 * low);
+    ASSERT_EQ(block.all[lane].neg_sum, -sum);
+    ASSERT_EQ(block.low[lane].neg_sum, -low);
     ASSERT_EQ(block.sum[lane], block.scale[lane] * static_cast<float>(sum));
   }
 }
