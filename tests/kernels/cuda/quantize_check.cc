@@ -125,6 +125,7 @@ double ScaleTolerance(const QuantizeCase& c) {
 
 bool IsClose(float actual, float expected, double tolerance) {
   if (std::isnan(expected)) return std::isnan(actual);
+  if (std::isinf(expected)) return actual == expected;
   const double off = std::fabs(static_cast<double>(actual) - expected);
   return off <= tolerance * std::fabs(expected);
 }
@@ -231,8 +232,10 @@ std::string CheckQuantized(const QuantizeCase& c, const QuantizeInputs& inputs,
     if (!wrong.empty()) return wrong;
     for (const float value : expected.values) {
       const float magnitude = std::fabs(value * expected.factor);
-      if (!(magnitude <= greatest)) greatest = magnitude;
-      if (std::isnan(greatest)) break;
+      // NaN is greatest, and stays.
+      if (!std::isnan(greatest) && !(magnitude <= greatest)) {
+        greatest = magnitude;
+      }
     }
   }
   if (c.code == QuantizeCode::kFp8Tensor &&
