@@ -152,7 +152,7 @@ double CodedSweep::Check(const Candidate& candidate, int64_t m) {
     places.push_back(static_cast<int64_t>(random() % count));
   }
   CodedMatrix x = operands_->X(candidate.path.scaling, m);
-  CodedMatrix w = operands_->W(candidate.path.scaling);
+  CodedMatrix w = operands_->W(candidate.path.scaling, candidate.ours);
   const std::vector<float> one = {1};
   if (candidate.integers) x.grid = w.grid = {.scales = one};
   std::vector<double> references(places.size());

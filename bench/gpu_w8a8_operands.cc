@@ -122,6 +122,10 @@ absl::StatusOr<CodedOperands> CodedOperands::Make(CodeType type, Shape shape,
   const int64_t k_blocks = shape.k / kBlock;
   NIBBLE_ASSIGN_OR_RETURN(made.x_rows_, MakeScales(max_m, 3));
   NIBBLE_ASSIGN_OR_RETURN(made.w_rows_, MakeScales(shape.n, 4));
+  for (int64_t row = 0; row < shape.n; ++row) {
+    made.packed_w_rows_.push_back(
+        made.w_rows_.host[kernels::cuda::W8PackedRow(row)]);
+  }
   NIBBLE_ASSIGN_OR_RETURN(made.x_blocks_,
                           MakeScales(k_blocks * ScalesPitch(max_m), 5));
   NIBBLE_ASSIGN_OR_RETURN(made.w_blocks_,
@@ -177,14 +181,16 @@ CodedMatrix CodedOperands::X(W8Scaling scaling, int64_t m) const {
   return x;
 }
 
-CodedMatrix CodedOperands::W(W8Scaling scaling) const {
+CodedMatrix CodedOperands::W(W8Scaling scaling, bool packed) const {
   CodedMatrix w{.type = type_, .codes = w_, .k = shape_.k};
   switch (scaling) {
     case W8Scaling::kTensor:
       w.grid = {.scales = w_rows_.host};
       break;
     case W8Scaling::kRow:
-      w.grid = {.scales = w_rows_.host, .rows = 1, .row_step = 1};
+      w.grid = {.scales = packed ? packed_w_rows_ : w_rows_.host,
+                .rows = 1,
+                .row_step = 1};
       break;
     case W8Scaling::kBlock:
       w.grid = {.scales = w_blocks_.host,

@@ -18,7 +18,8 @@ namespace nibble::bench {
 // any L2 holds, with scales of every kind. INT8 codes are uniform, E4M3 codes
 // those of normal numbers. Move-only; whoever holds it owns the memory.
 //
-// Rows of W are numbered as they lie in memory: packed rows of our kernels.
+// Rows of W are numbered as they lie in memory: packed rows of our kernels,
+// which number scales as y's columns.
 class CodedOperands final {
  public:
   // n is a multiple of 32, k of 512.
@@ -38,10 +39,12 @@ class CodedOperands final {
                              kernels::cuda::W8Scaling scaling, int64_t m,
                              int64_t node) const;
 
-  // The same on the host; copy 0 of W.
+  // The same on the host; copy 0 of W. `packed`: a row has the scale of the
+  // column of y that our kernels make of it, else the one of its number.
   kernels::reference::CodedMatrix X(kernels::cuda::W8Scaling scaling,
                                     int64_t m) const;
-  kernels::reference::CodedMatrix W(kernels::cuda::W8Scaling scaling) const;
+  kernels::reference::CodedMatrix W(kernels::cuda::W8Scaling scaling,
+                                    bool packed) const;
 
  private:
   // Floats on both sides. Move-only.
@@ -57,6 +60,7 @@ class CodedOperands final {
   std::vector<uint8_t> x_, w_;  // [max_m, k], [n, k]
   kernels::cuda::DeviceBuffer x_device_, w_device_;
   Rotation rotation_;
+  std::vector<float> packed_w_rows_;  // w_rows_ in the order of packed rows
   Scales x_rows_, w_rows_, x_blocks_, w_blocks_;  // a tensor's: the first row's
 };
 

@@ -43,6 +43,9 @@ class W8Multiplier {
         reinterpret_cast<const float*>(shared_memory + T::kShared.scales_at) +
         x_row + threadIdx.x % kW8WarpgroupThreads / 32 * 16 +
         threadIdx.x % 32 / 4;
+    const int lane = threadIdx.x % 32;
+    tells_ = lane < p.cluster;
+    empty_ = InCta(barriers.Empty(0), tells_ ? lane : 0);
     if (T::kPingPong && warpgroup == 1) cursor_.Skip(p.k_blocks);
   }
 
@@ -63,21 +66,20 @@ class W8Multiplier {
     BarrierWait(barriers_.Full(cursor_.stage), cursor_.parity);
   }
   // Gives a stage back, to all CTAs of the cluster: what one loads goes to all.
+  // Each is told by a lane of its own.
   __device__ __forceinline__ void Release(int stage) const {
-    const int lane = threadIdx.x % 32;
-    if (lane < p_.cluster) ArriveInCta(barriers_.Empty(stage), lane);
+    if (tells_) ArriveAt(empty_ + stage * 8);
   }
   // Enqueues a step's products for a part of rows and one of columns.
   __device__ __forceinline__ void Enqueue(int row_part, int column_part,
-                                          bool add,
+                                          int stage, bool add,
                                           uint32_t (&sum)[T::kTiles][4]) const {
     constexpr int kStageStep = T::kShared.stage_bytes >> 4;
     constexpr int kRowStep = 64 * static_cast<int>(kW8BlockK) >> 4;
     constexpr int kColumnStep =
         T::kTiles * 8 * static_cast<int>(kW8BlockK) >> 4;
-    const uint64_t x = x_ + cursor_.stage * kStageStep + row_part * kRowStep;
-    const uint64_t w =
-        w_ + cursor_.stage * kStageStep + column_part * kColumnStep;
+    const uint64_t x = x_ + stage * kStageStep + row_part * kRowStep;
+    const uint64_t w = w_ + stage * kStageStep + column_part * kColumnStep;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       Wgmma8<T::kKind>(sum, x + i * kDescriptorStep, w + i * kDescriptorStep,
@@ -108,7 +110,7 @@ class W8Multiplier {
       WgmmaFence();
 #pragma unroll
       for (int i = 0; i < T::kRowParts; ++i) {
-        Enqueue(i, 0, block > 0, sums[i][0]);
+        Enqueue(i, 0, cursor_.stage, block > 0, sums[i][0]);
       }
       WgmmaCommit();
       WgmmaWait<1>();
@@ -135,68 +137,113 @@ class W8Multiplier {
         }
       }
     }
-    const float* w_scales[T::kColumnParts];
-    if constexpr (T::kBlockScales) {
-      const int part0 = place.column + PartColumn();
-#pragma unroll
-      for (int j = 0; j < T::kColumnParts; ++j) {
-        // Beyond the last columns of W the scale of the last ones will do.
-        const int64_t column = min(part0 + j * T::kTiles * 8, p_.n - 1);
-        w_scales[j] = p_.w_scales + column / kW8BlockN * p_.k_blocks;
+    int block = 0;
+    if constexpr (T::kTogether > 1) {
+#pragma unroll 1
+      for (; block + T::kTogether <= p_.k_blocks; block += T::kTogether) {
+        AddSteps<T::kTogether>(place, block, sums);
       }
     }
 #pragma unroll 1
-    for (int block = 0; block < p_.k_blocks; ++block) {
-      float w_scale[T::kColumnParts];
-      if constexpr (T::kBlockScales) {
+    for (; block < p_.k_blocks; ++block) AddSteps<1>(place, block, sums);
+  }
+
+  // Adds the products of kSteps steps. Straight on, so that ptxas sees which
+  // accumulators are in flight: otherwise it would wait for each wgmma.
+  template <int kSteps>
+  __device__ __forceinline__ void AddSteps(const W8Place& place, int block,
+                                           typename T::Sums& sums) {
+    if constexpr (kSteps > 1) {
+      static_assert(T::kRowParts == 1 && T::kColumnParts == 1);
+      uint32_t step[kSteps][T::kTiles][4];
+      int stages[kSteps];
+      float scales[kSteps][2];
 #pragma unroll
-        for (int j = 0; j < T::kColumnParts; ++j) {
-          w_scale[j] = __ldg(w_scales[j] + block);
-        }
+      for (int i = 0; i < kSteps; ++i) {
+        stages[i] = cursor_.stage;
+        const float w_scale = WScale(place, 0, block + i);
+        WaitFull();
+        Scale(stages[i], 0, w_scale, scales[i]);
+        HoldAccumulators(step[i]);
+        WgmmaFence();
+        Enqueue(0, 0, stages[i], false, step[i]);
+        WgmmaCommit();
+        cursor_.Next();
+      }
+      Unrolled<kSteps>([&](auto number) {
+        constexpr int i = decltype(number)::value;
+        WgmmaWait<kSteps - 1 - i>();
+        HoldAccumulators(step[i]);
+        ReleaseRead(stages[i]);
+        Add(step[i], scales[i], sums[0][0]);
+      });
+    } else {
+      const int stage = cursor_.stage;
+      float w_scales[T::kColumnParts];
+#pragma unroll
+      for (int j = 0; j < T::kColumnParts; ++j) {
+        w_scales[j] = WScale(place, j, block);
       }
       WaitFull();
 #pragma unroll
       for (int i = 0; i < T::kRowParts; ++i) {
-        float x_scale[2];
-        if constexpr (T::kBlockScales) {
-          const float* at = scales_ + cursor_.stage * T::kTile.rows + i * 64;
-          x_scale[0] = at[0];
-          x_scale[1] = at[8];
-        }
 #pragma unroll
         for (int j = 0; j < T::kColumnParts; ++j) {
           uint32_t step[T::kTiles][4];
+          float scales[2];
+          Scale(stage, i, w_scales[j], scales);
           HoldAccumulators(step);
           WgmmaFence();
-          Enqueue(i, j, false, step);
+          Enqueue(i, j, stage, false, step);
           WgmmaCommit();
           WgmmaWait<0>();
           HoldAccumulators(step);
           if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) {
-            if constexpr (T::kBlockScales) __syncwarp();
-            Release(cursor_.stage);
+            ReleaseRead(stage);
           }
-          float scale[2];
-          if constexpr (T::kBlockScales) {
-            scale[0] = __fmul_rn(x_scale[0], w_scale[j]);
-            scale[1] = __fmul_rn(x_scale[1], w_scale[j]);
-          }
-#pragma unroll
-          for (int tile = 0; tile < T::kTiles; ++tile) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const float number = __uint_as_float(step[tile][e]);
-              float& sum = sums[i][j][tile][e];
-              if constexpr (T::kBlockScales) {
-                sum = __fmaf_rn(number, scale[e / 2], sum);
-              } else {
-                sum = __fadd_rn(sum, number);
-              }
-            }
-          }
+          Add(step, scales, sums[i][j]);
         }
       }
       cursor_.Next();
+    }
+  }
+
+  // The scale of a block of W; kE4m3Block.
+  __device__ __forceinline__ float WScale(const W8Place& place, int column_part,
+                                          int block) const {
+    if constexpr (!T::kBlockScales) return 1;
+    // Beyond the last columns of W the scale of the last ones will do.
+    const int column = min(
+        place.column + PartColumn() + column_part * T::kTiles * 8, p_.n - 1);
+    const int row = column / static_cast<int>(kW8BlockN);
+    return __ldg(p_.w_scales + int64_t{row} * p_.k_blocks + block);
+  }
+  // What a stage's sums are multiplied with, for a thread's rows eight apart.
+  __device__ __forceinline__ void Scale(int stage, int row_part, float w_scale,
+                                        float (&scales)[2]) const {
+    if constexpr (T::kBlockScales) {
+      const float* at = scales_ + stage * T::kTile.rows + row_part * 64;
+      scales[0] = __fmul_rn(at[0], w_scale);
+      scales[1] = __fmul_rn(at[8], w_scale);
+    }
+  }
+  // After the stage's scales have been read as well.
+  __device__ __forceinline__ void ReleaseRead(int stage) const {
+    if constexpr (T::kBlockScales) __syncwarp();
+    Release(stage);
+  }
+  __device__ __forceinline__ void Add(const uint32_t (&step)[T::kTiles][4],
+                                      const float (&scales)[2],
+                                      float (&sum)[T::kTiles][4]) const {
+#pragma unroll
+    for (int tile = 0; tile < T::kTiles; ++tile) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float number = __uint_as_float(step[tile][e]);
+        sum[tile][e] = T::kBlockScales
+                           ? __fmaf_rn(number, scales[e / 2], sum[tile][e])
+                           : __fadd_rn(sum[tile][e], number);
+      }
     }
   }
 
@@ -210,7 +257,9 @@ class W8Multiplier {
   const W8Barriers<T>& barriers_;
   const int warpgroup_;
   W8Cursor<T> cursor_;
-  int turn_ = 0;  // tiles begun
+  int turn_ = 0;    // tiles begun
+  bool tells_;      // whether this lane tells a CTA of stages given back
+  uint32_t empty_;  // the barrier of that CTA's stage 0
   uint64_t x_, w_;
   const float* scales_;  // of x, of the thread's first row, stage 0
 };

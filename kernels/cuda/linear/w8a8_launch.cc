@@ -124,6 +124,8 @@ void PointAt(const W8Args& args, W8Params& params) {
   params.wide = IsWide(args.y, args.ldy, args.y_dtype) &&
                 (args.residual == nullptr ||
                  IsWide(args.residual, args.ld_residual, args.y_dtype));
+  params.plain =
+      params.wide && args.residual == nullptr && args.y_dtype == DType::kBF16;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kernels/cuda/linear/w8a8_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -175,6 +176,10 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
   params.column_items = static_cast<int>(column_items);
   params.raster =
       static_cast<int>(std::max<int64_t>(1, kRasterRows / item_rows));
+  params.by_raster_items =
+      DivideBy(int64_t{params.raster} * params.column_items);
+  params.by_raster = DivideBy(params.raster);
+  params.by_last = DivideBy(std::max(1, params.row_items % params.raster));
 
   launch.ctas =
       static_cast<int>(std::min<int64_t>(row_items * column_items, clusters)) *
@@ -186,8 +191,14 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
 
 std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device) {
-  return PlanW8(problem, config, device,
-                device.multiprocessors / config.cluster);
+  // GPCs differ in size: an H200 has room for 66 clusters of two, but for no
+  // more than 30 of four.
+  constexpr int kLeftAlone = 11;
+  const int used =
+      config.cluster <= 2
+          ? device.multiprocessors
+          : device.multiprocessors - device.multiprocessors / kLeftAlone;
+  return PlanW8(problem, config, device, used / config.cluster);
 }
 
 std::vector<W8Config> W8Configs(const W8Problem& problem,
@@ -202,6 +213,8 @@ std::vector<W8Config> W8Configs(const W8Problem& problem,
       const bool alone =
           tile.SharesW() ? problem.m <= tile.rows : problem.n <= tile.columns;
       if (cluster > 1 && alone) continue;
+      // Half of the rows of a flat tile would be nothing.
+      if (tile.SharesW() && 2 * problem.m <= tile.rows) continue;
       guesses.emplace_back(GuessClocks(problem, config, *launch), config);
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/linear/w4a16_mid.h"  // FastDivide
 #include "kernels/cuda/linear/w8a8.h"
 #include "kernels/linear.h"
 
@@ -113,7 +114,8 @@ struct W8Params {
   int64_t x_scales_pitch;          // kE4m3Block
   int x_scale_step, w_scale_step;  // 0: one scale for all
   DType y_dtype;
-  bool wide;  // eights of outputs, and of the residual, are aligned
+  bool wide;   // eights of outputs, and of the residual, are aligned
+  bool plain;  // that, BF16 and no residual: a store and no more
   int m, n;
   int k_blocks;  // of kW8BlockK
   int cluster;   // CTAs
@@ -122,6 +124,8 @@ struct W8Params {
   // Work items: the tiles of a cluster's CTAs together, `raster` rows of them
   // at a time, so that x and W stay in L2.
   int row_items, column_items, raster;
+  FastDivide by_raster_items;     // raster * column_items
+  FastDivide by_raster, by_last;  // rows of items in a raster, in the last one
 };
 
 // Where in y the tile of a work item begins that CTA `rank` of the cluster has;
@@ -130,18 +134,18 @@ struct W8Place {
   int row, column;
 };
 constexpr W8Place PlaceW8(const W8Params& p, W8Tile tile, int item, int rank) {
-  const int per_raster = p.raster * p.column_items;
-  const int first = item / per_raster * p.raster;
+  const int raster = p.by_raster_items(item);
+  const int first = raster * p.raster;
   const int left = p.row_items - first;
   const int rows = left < p.raster ? left : p.raster;
-  const int rest = item % per_raster;
+  const int rest = item - first * p.column_items;
+  const int column_item = left < p.raster ? p.by_last(rest) : p.by_raster(rest);
+  const int row_item = first + rest - column_item * rows;
   // The CTAs of a cluster are neighbours along what they do not share.
-  const int row_step = tile.SharesW() ? p.cluster : 1;
-  const int column_step = tile.SharesW() ? 1 : p.cluster;
-  const int row = (first + rest % rows) * row_step;
-  const int column = rest / rows * column_step;
-  return {.row = (row + (tile.SharesW() ? rank : 0)) * tile.rows,
-          .column = (column + (tile.SharesW() ? 0 : rank)) * tile.columns};
+  const int row = tile.SharesW() ? row_item * p.cluster + rank : row_item;
+  const int column =
+      tile.SharesW() ? column_item : column_item * p.cluster + rank;
+  return {.row = row * tile.rows, .column = column * tile.columns};
 }
 
 // One way to launch the kernel. By value.

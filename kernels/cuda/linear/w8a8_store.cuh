@@ -104,6 +104,22 @@ __device__ __forceinline__ float2 UnpackTwo(uint32_t bits) {
   }
 }
 
+// 16 bytes to global memory, or nothing; a predicate instead of a branch.
+__device__ __forceinline__ void StoreGlobal16If(bool there, void* p, uint4 v) {
+  asm volatile(
+      "{.reg .pred p;\n"
+      "setp.ne.b32 p,%5,0;\n"
+      "@p st.global.v4.b32 [%0],{%1,%2,%3,%4};}" ::"l"(p),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(static_cast<int>(there))
+      : "memory");
+}
+
+template <typename Pair>
+__device__ __forceinline__ uint4 PackEight(const float (&v)[8]) {
+  return make_uint4(PackTwo<Pair>(v[0], v[1]), PackTwo<Pair>(v[2], v[3]),
+                    PackTwo<Pair>(v[4], v[5]), PackTwo<Pair>(v[6], v[7]));
+}
+
 // Eight neighbours of a 16-bit type, aligned.
 template <typename Pair>
 __device__ __forceinline__ void StoreEight16(char* y, const char* residual,
@@ -118,9 +134,7 @@ __device__ __forceinline__ void StoreEight16(char* y, const char* residual,
       v[2 * i + 1] = __fadd_rn(v[2 * i + 1], pair.y);
     }
   }
-  *reinterpret_cast<uint4*>(y) =
-      make_uint4(PackTwo<Pair>(v[0], v[1]), PackTwo<Pair>(v[2], v[3]),
-                 PackTwo<Pair>(v[4], v[5]), PackTwo<Pair>(v[6], v[7]));
+  *reinterpret_cast<uint4*>(y) = PackEight<Pair>(v);
 }
 __device__ __forceinline__ void StoreEight32(char* y, const char* residual,
                                              float (&v)[8]) {
@@ -249,6 +263,34 @@ __device__ __forceinline__ float ToFloat(typename T::Number sum) {
   }
 }
 
+// Eight outputs of a thread: those of columns `at` on of the part, in one of
+// its rows; all but the residual.
+template <typename T>
+__device__ __forceinline__ void Finish(
+    const W8Vectors<T>& vectors, int group, float row_scale, int half,
+    const typename T::Number (&sums)[T::kColumnParts][T::kTiles][4],
+    float (&v)[8]) {
+  const int at = group * 32 + static_cast<int>(threadIdx.x) % 4 * 8;
+#pragma unroll
+  for (int four = 0; four < 8; four += 4) {
+    float scales[4], bias[4];
+    if constexpr (!T::kBlockScales)
+      LoadFour(vectors.scales + at + four, scales);
+    LoadFour(vectors.bias + at + four, bias);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int tile = group * 4 + (four + e) / 2;
+      const float sum = ToFloat<T>(
+          sums[tile / T::kTiles][tile % T::kTiles][2 * half + e % 2]);
+      if constexpr (T::kBlockScales) {
+        v[four + e] = __fadd_rn(sum, bias[e]);
+      } else {
+        v[four + e] = __fmaf_rn(sum, __fmul_rn(scales[e], row_scale), bias[e]);
+      }
+    }
+  }
+}
+
 // Stores a warpgroup's part of a tile, whose columns begin at `column0`. Packed
 // rows of W (W8PackedRow) make a thread's columns eights of neighbours.
 template <typename T>
@@ -257,11 +299,37 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
                                           const W8Vectors<T>& vectors,
                                           int column0,
                                           const typename T::Sums& sums) {
-  const int t = threadIdx.x % 4;
+  constexpr int kGroups = T::kTile.PartColumns() / 32;
+  const int first = column0 + static_cast<int>(threadIdx.x) % 4 * 8;
+  if (p.plain && column0 + T::kTile.PartColumns() <= p.n) {
+    // No branches, so that loads and stores overlap.
+    __nv_bfloat16* y[T::kRowParts][2];
 #pragma unroll
-  for (int group = 0; group < T::kTile.PartColumns() / 32; ++group) {
-    const int at = group * 32 + t * 8;
-    const int column = column0 + at;
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        y[i][half] =
+            static_cast<__nv_bfloat16*>(p.y) + rows.At(i, half) * p.ldy + first;
+      }
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float v[8];
+          Finish<T>(vectors, group, rows.scales[i][half], half, sums[i], v);
+          StoreGlobal16If(rows.At(i, half) < p.m, y[i][half] + group * 32,
+                          PackEight<__nv_bfloat162>(v));
+        }
+      }
+    }
+    return;
+  }
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const int column = first + group * 32;
     if (column >= p.n) continue;
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) {
@@ -269,26 +337,8 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
       for (int half = 0; half < 2; ++half) {
         const int row = rows.At(i, half);
         if (row >= p.m) continue;
-        float v[8], scales[4], bias[4];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          if (e % 4 == 0) {
-            if constexpr (!T::kBlockScales) {
-              LoadFour(vectors.scales + at + e, scales);
-            }
-            LoadFour(vectors.bias + at + e, bias);
-          }
-          const int tile = group * 4 + e / 2;
-          const float number = ToFloat<T>(
-              sums[i][tile / T::kTiles][tile % T::kTiles][2 * half + e % 2]);
-          if constexpr (T::kBlockScales) {
-            v[e] = __fadd_rn(number, bias[e % 4]);
-          } else {
-            v[e] = __fmaf_rn(number,
-                             __fmul_rn(scales[e % 4], rows.scales[i][half]),
-                             bias[e % 4]);
-          }
-        }
+        float v[8];
+        Finish<T>(vectors, group, rows.scales[i][half], half, sums[i], v);
         StoreEight(p, row, column, v);
       }
     }

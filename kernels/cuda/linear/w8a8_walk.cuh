@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cuda/linear/mma.cuh"
 #include "kernels/cuda/linear/tma.cuh"
@@ -41,6 +42,14 @@ struct W8Kernel {
   static constexpr int kColumnParts =
       kPromoted && kTile.PartColumns() > 224 ? 2 : 1;
   static constexpr int kTiles = kTile.PartColumns() / kColumnParts / 8;
+  // Steps whose products are under way at once: narrow ones are over soon, and
+  // would leave the tensor cores idle while they are added.
+  static constexpr int kTogether = !kPromoted || kRowParts * kColumnParts > 1
+                                       ? 1
+                                   : kTiles <= 8  ? 4
+                                   : kTiles <= 16 ? 2
+                                                  : 1;
+  static_assert(kStages >= kTogether);
   static_assert(!kBlockScales ||
                     kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,
                 "a product of blocks has one scale of W");
@@ -99,11 +108,20 @@ __device__ __forceinline__ int W8ItemStep(const W8Params& p) {
   return static_cast<int>(gridDim.x) / p.cluster;
 }
 
-// Arrives at the barrier at this address in CTA `rank` of the cluster.
-__device__ __forceinline__ void ArriveInCta(uint32_t barrier, int rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(
-                   InCta(barrier, static_cast<uint32_t>(rank)))
+// Arrives at a barrier of any CTA of the cluster (InCta).
+__device__ __forceinline__ void ArriveAt(uint32_t in_cta) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(in_cta)
                : "memory");
+}
+
+// body(0), body(1), ... body(kCount - 1), each number a type of its own
+// (std::integral_constant).
+template <int kCount, typename Body>
+__device__ __forceinline__ void Unrolled(const Body& body) {
+  [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...> /*all*/) {
+    (body(std::integral_constant<int, kNumbers>{}), ...);
+  }
+  (std::make_integer_sequence<int, kCount>{});
 }
 
 // The CTA's place in its cluster.

@@ -230,7 +230,7 @@ W8Reference W8Reference::Make(const W8Operands& operands) {
 double W8SumError(W8Kind kind, const CodedDot& dot) {
   // Both scales' product and the sum are rounded to FP32.
   const double rounding = 0x1p-22 * std::fabs(dot.value) + 0x1p-140;
-  return rounding + (kind == W8Kind::kInt8 ? 0 : 0x1p-11 * dot.magnitude);
+  return rounding + (kind == W8Kind::kInt8 ? 0 : 0x1p-9 * dot.magnitude);
 }
 
 W8Runner::W8Runner() : device_(kernels::cuda::ListDevices().value().at(0)) {}

@@ -79,8 +79,9 @@ struct W8Reference {
   }
 };
 
-// How far off a sum may be before scales' and y's roundings: FP8 sums lose all
-// below some 2^-13 of the greatest product each time four are added.
+// How far off a sum may be before y's rounding. Tensor cores cut each product
+// off at 2^-13 of the greatest number that they add it to, always towards zero:
+// 32 times in a step, were all products as great.
 double W8SumError(kernels::cuda::W8Kind kind,
                   const kernels::reference::CodedDot& dot);
 
