@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "kernels/cpu/float_tiles.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/row_ops.h"
+#include "kernels/cpu/store_sums.h"
 #include "kernels/reference/dequant.h"
 #include "kernels/scoped_timer.h"
 
@@ -198,10 +200,14 @@ ActivationUse CpuLinear::use() const {
 CpuLinear::Split CpuLinear::SplitWork(int64_t rows) const {
   Split split;
   const LaunchSpec& spec = plan_.ForRows(rows);
-  // tile_m of the plan: the rows that share one pass over a panel.
-  split.rows_per_task = spec.tile_m;
   split.path = spec.path;
   split.tail = TailOf(spec);
+  // tile_m of the plan: the most rows that share one pass over a panel. Tasks
+  // get the same number, but of whole kernel calls and tiles.
+  const int64_t row_unit =
+      HasFloats() ? std::lcm(kMaxDotRows, kMaxFloatTileRows) : kMaxDotRows;
+  split.rows_per_task =
+      RoundUp(DivideUp(rows, DivideUp<int64_t>(rows, spec.tile_m)), row_unit);
   split.row_tasks = DivideUp(rows, split.rows_per_task);
   const int64_t quads =
       DivideUp<int64_t>(std::min(rows, split.rows_per_task), kQuad);
@@ -370,15 +376,14 @@ void CpuLinear::StoreTile(const LinearCall& call, const Part& part,
   const int64_t column = part.first_column + within;
   const int64_t columns = std::min<int64_t>(kPanelRows, part.weight.n - within);
   static constexpr float kNoBias[kPanelRows] = {};
-  const float* bias = bias_.empty() ? kNoBias : bias_.data() + column;
-  for (int64_t r = 0; r < rows; ++r, sums += kPanelRows) {
-    float* y = call.y.RowF32(row + r) + column;
-    if (call.epilogue == Epilogue::kAdd) {
-      for (int64_t i = 0; i < columns; ++i) y[i] += sums[i] + bias[i];
-    } else {
-      for (int64_t i = 0; i < columns; ++i) y[i] = sums[i] + bias[i];
-    }
-  }
+  const PanelSums panel_sums = {
+      .sums = sums,
+      .rows = rows,
+      .columns = columns,
+      .bias = bias_.empty() ? kNoBias : bias_.data() + column,
+      .y = call.y.RowF32(row) + column,
+      .y_stride = call.y.row_stride};
+  StoreSums(panel_sums, call.epilogue);
 }
 
 void CpuLinear::GatherRows(std::span<const int32_t> ids, TensorView y) const {

@@ -131,29 +131,42 @@ HWY_INLINE void EncodeBlock(const float* HWY_RESTRICT x, int lane,
   out->low[lane] = {neg_zero, static_cast<int16_t>(-low)};
 }
 
-// Runs `source` over [0, k) in blocks of 32, the last one padded, and encodes
-// what it makes. source.Inputs are its arrays; source.Compute(vectors).
+// made[i] = source.Make of elements begin + i, i < count; whole vectors are
+// stored. source.a and source.b are its arrays.
+template <class Source>
+HWY_INLINE void MakeValues(const Source& source, int64_t begin, int64_t count,
+                           float* HWY_RESTRICT made) {
+  const D d;
+  const float* a = source.a + begin;
+  const float* b = source.b + begin;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    hn::Store(source.Make(a + i, b + i), d, made + i);
+  }
+  if (i == count) return;
+  alignas(64) float last_a[kLanes] = {}, last_b[kLanes] = {};
+  std::copy(a + i, a + count, last_a);
+  std::copy(b + i, b + count, last_b);
+  hn::Store(source.Make(last_a, last_b), d, made + i);
+}
+
+// Blocks that are made before they are encoded. A block's code is one long
+// chain of dependent operations: with those that make it in between, the
+// processor would see too few blocks at once to fill the time.
+constexpr int64_t kBlocksAtOnce = 8;
+
+// Runs `source` over [0, k) and encodes what it makes.
 template <class Source>
 HWY_INLINE void EncodeFrom(const Source& source, int64_t k, const RowOut& out) {
-  const D d;
-  alignas(64) float made[kBlock];
-  for (int64_t i = 0; i < k; i += kBlock) {
-    const int64_t count = std::min<int64_t>(kBlock, k - i);
-    if (count == kBlock) {
-      for (int j = 0; j < kBlock; j += kLanes) {
-        hn::Store(source.Make(source.a + i + j, source.b + i + j), d, made + j);
-      }
-    } else {
-      alignas(64) float a[kBlock] = {}, b[kBlock] = {};
-      std::copy_n(source.a + i, count, a);
-      std::copy_n(source.b + i, count, b);
-      for (int j = 0; j < kBlock; j += kLanes) {
-        hn::Store(source.Make(a + j, b + j), d, made + j);
-      }
-    }
+  alignas(64) float made[kBlocksAtOnce * kBlock];
+  for (int64_t i = 0; i < k; i += kBlocksAtOnce * kBlock) {
+    const int64_t count = std::min<int64_t>(kBlocksAtOnce * kBlock, k - i);
+    MakeValues(source, i, count, made);
     if (out.floats != nullptr) std::copy_n(made, count, out.floats + i);
-    if (out.codes != nullptr) {
-      EncodeBlock(made, out.lane, out.codes + i / kBlock);
+    if (out.codes == nullptr) continue;
+    QuadBlock* codes = out.codes + i / kBlock;
+    for (int64_t b = 0; b < count / kBlock; ++b) {
+      EncodeBlock(made + b * kBlock, out.lane, codes + b);
     }
   }
 }

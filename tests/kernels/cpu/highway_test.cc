@@ -12,6 +12,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/float_dot.h"
+#include "kernels/cpu/store_sums.h"
 #include "kernels/reference/half.h"
 #include "kernels/reference/ops.h"
 #include "kernels/reference/vocab_ops.h"
@@ -21,6 +22,7 @@
 namespace nibble::test {
 namespace {
 
+using kernels::Epilogue;
 using kernels::QuantFormat;
 using kernels::RopeParams;
 
@@ -52,6 +54,33 @@ INSTANTIATE_TEST_SUITE_P(All, HighwayTest,
                          [](const auto& info) {
                            return std::string(hwy::TargetName(info.param));
                          });
+
+TEST_P(HighwayTest, SumsOfAPanel) {
+  constexpr int64_t kRows = 5, kStride = 40;
+  for (const int64_t columns : {1, 7, 15, 16}) {
+    const std::vector<float> sums = random_.Normals(kRows * 16);
+    const std::vector<float> bias = random_.Normals(columns);
+    const std::vector<float> before = random_.Normals(kRows * kStride);
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd}) {
+      std::vector<float> y = before, want = before;
+      for (int64_t r = 0; r < kRows; ++r) {
+        for (int64_t i = 0; i < columns; ++i) {
+          const float v = sums[r * 16 + i] + bias[i];
+          float& at = want[r * kStride + i];
+          at = epilogue == Epilogue::kAdd ? at + v : v;
+        }
+      }
+      kernels::cpu::StoreSums({.sums = sums.data(),
+                               .rows = kRows,
+                               .columns = columns,
+                               .bias = bias.data(),
+                               .y = y.data(),
+                               .y_stride = kStride},
+                              epilogue);
+      EXPECT_EQ(y, want) << columns << " columns";
+    }
+  }
+}
 
 TEST_P(HighwayTest, NormGateAndCodes) {
   for (const int64_t k : {32, 96, 200, 576}) {
