@@ -101,7 +101,7 @@ class LadderShape final {
 
   const SweepTools& tools_;
   const Shape shape_;
-  DeviceBuffer x_, y_, x_codes_, x_scales_, q4_codes_, q4_scales_, scratch_;
+  DeviceBuffer x_, y_, x_codes_, x_scales_, q4_weights_, scratch_;
   std::vector<double> x_host_;
   std::optional<Weights> half_, packed_;
   std::optional<CublasChoice> cublas_;
@@ -120,14 +120,16 @@ class LadderShape final {
 
 absl::Status LadderShape::AllocateQ4() {
   const int64_t blocks = shape_.n * shape_.k / kQ4BlockWeights;
-  NIBBLE_ASSIGN_OR_RETURN(q4_codes_,
-                          DeviceBuffer::Make(blocks * kQ4BlockCodeBytes));
-  NIBBLE_ASSIGN_OR_RETURN(q4_scales_, DeviceBuffer::Make(2 * blocks));
-  LaunchFillBytes(q4_codes_.data(), q4_codes_.bytes(), 11, stream());
-  LaunchFillUniform(DType::kF16, q4_scales_.data(), blocks,
+  const int64_t code_bytes = blocks * kQ4BlockCodeBytes;
+  // One buffer, so that the read floor can be measured on all of it.
+  NIBBLE_ASSIGN_OR_RETURN(q4_weights_,
+                          DeviceBuffer::Make(code_bytes + 2 * blocks));
+  auto* const scales = q4_weights_.as<uint8_t>() + code_bytes;
+  LaunchFillBytes(q4_weights_.data(), code_bytes, 11, stream());
+  LaunchFillUniform(DType::kF16, scales, blocks,
                     {.low = 0.002f, .high = 0.003f}, 12, stream());
-  q4_ = {.codes = q4_codes_.as<uint8_t>(),
-         .scales = q4_scales_.as<uint16_t>(),
+  q4_ = {.codes = q4_weights_.as<uint8_t>(),
+         .scales = reinterpret_cast<const uint16_t*>(scales),
          .n = shape_.n,
          .k = shape_.k};
   const int64_t x_blocks = shape_.k / kQ4BlockWeights;
@@ -196,8 +198,8 @@ std::vector<Step> LadderShape::Steps() const {
                       double max_error = kMaxRelativeError) {
     return Step{.name = std::move(name),
                 .enqueue = std::move(enqueue),
-                .data = q4_codes_.data(),
-                .bytes = q4_codes_.bytes() + q4_scales_.bytes(),
+                .data = q4_weights_.data(),
+                .bytes = q4_weights_.bytes(),
                 .rows = &read_q4_,
                 .max_error = max_error};
   };

@@ -101,7 +101,10 @@ void LaunchSmall(const W4Args& args, const SmallConfig& config,
   params.x_inner_step = params.x_along_k ? kBlockStep : row_step;
   params.x_outer_step = params.x_along_k ? row_step : kBlockStep;
   params.tensor_scale = w.tensor_scale;
-  params.early = overlap && AsksEarly(*plan, w.layout, config);
+  params.dependency = !overlap ? Dependency::kNone
+                      : AsksEarly(*plan, w.layout, config)
+                          ? Dependency::kWeightsFirst
+                          : Dependency::kWait;
   const int64_t pass_rows = config.variant.nt * 8;
   // One launch but for millions of rows.
   for (int64_t row = 0; row < args.m; row += pass_rows * kMaxGridY) {

@@ -11,8 +11,9 @@
 // products run, those of the other warpgroup or of the next group. At 128
 // columns registers hold accumulators of one group besides the sums of the
 // slice and of the quarter, so that the warpgroups take turns at the tensor
-// cores; where a slice is a block of two groups, accumulators of both stand for
-// the slice's sum, and turns are of a block.
+// cores. Where a slice is a block of two groups ("fused"), accumulators of both
+// stand for the slice's sum: none is kept and cleared, and turns are of a
+// block.
 //
 // Where there are few tiles the four quarters of k (w4_layout.h) go to four
 // CTAs; the last to finish adds their results.
@@ -87,7 +88,9 @@ __device__ __forceinline__ void Compute(const MidParams& p, char* shared_memory,
   // A unit: steps of one group whose A operands are in registers together.
   // One is decoded while the one before runs.
   constexpr int kGroupSteps = F::group / kStepK;
-  constexpr int kMaxSteps = kColumns == 128 ? 2 : 4;
+  constexpr int kMaxSteps = kColumns == 128               ? 2
+                            : kColumns == 32 && T::kFused ? 4
+                                                          : 8;
   constexpr int kUnitSteps = kGroupSteps < kMaxSteps ? kGroupSteps : kMaxSteps;
   constexpr int kUnits = kBlockK / kStepK / kUnitSteps;
   constexpr int kGroupUnits = kGroupSteps / kUnitSteps;
@@ -135,20 +138,21 @@ __device__ __forceinline__ void Compute(const MidParams& p, char* shared_memory,
     }
   };
   // Decodes a unit, the `kAhead`-th from the beginning of a block on, and asks
-  // for the codes of the quarter after the next unit's, be they of the next
-  // block.
+  // for the quarters that take the places of those it was in, be they of the
+  // next block.
   const auto decode_ahead = [&](auto ahead, bool more) {
     constexpr int kAhead = decltype(ahead)::value;
     decode(std::integral_constant<int, kAhead % kUnits>{});
-    constexpr int kDecoded = (kAhead + 1) * kUnitSteps;
-    if constexpr (kDecoded % 4 == 0) {
-      constexpr int kQuarter = kDecoded / 4 + 1;
+    constexpr int kFirst = kAhead * kUnitSteps / 4;
+    constexpr int kEnd = (kAhead + 1) * kUnitSteps / 4;
+    Unrolled<kEnd - kFirst>([&](auto decoded) {
+      constexpr int kQuarter = kFirst + decltype(decoded)::value + 2;
       if constexpr (kQuarter == 4) {
         ring.Turn();
         if (more) ring.Wait();
       }
       quads[kQuarter % 2] = ring.Codes(kQuarter % 4);
-    }
+    });
   };
   ring.Wait();
   quads[0] = ring.Codes(0);
@@ -262,7 +266,9 @@ __device__ __forceinline__ void Compute(const MidParams& p, char* shared_memory,
         decode_ahead(std::integral_constant<int, u + 1>{}, !last_block);
         // One of a single unit is added under the first, and a group whose
         // accumulators the next one needs at once.
-        if constexpr (kAccs > 1 && kGroupUnits == 1 && u > 0) add_group(u - 1);
+        if constexpr (kAccs > 1 && !T::kFused && kGroupUnits == 1 && u > 0) {
+          add_group(u - 1);
+        }
         if constexpr (kAccs == 1 && (u + 1) % kGroupUnits == 0 &&
                       u + 1 < kUnits) {
           WgmmaWait<0>();

@@ -94,8 +94,10 @@ struct MidVariant {
 
 // The variants compiled for every format (inst/), but fused ones for groups of
 // 128 alone.
-inline constexpr std::array<MidVariant, 4> kMidVariants = {{
+inline constexpr std::array<MidVariant, 6> kMidVariants = {{
+    {32, 5, true},
     {32, 5, false},
+    {64, 4, true},
     {64, 4, false},
     {128, 3, true},
     {128, 3, false},

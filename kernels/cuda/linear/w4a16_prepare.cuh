@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(32 * kPrepareWarps)
   const int k = half * (kBlockK / 2) + lane % 8 * 8;
   const char* from = p.x + row * p.ldx_bytes + k * 2;
   uint4 v[2][4];
-  WaitForDependency();
+  if (p.waits) WaitForDependency();
   if (blockIdx.x == 0 && half == 0) {
     for (int i = lane; i < p.counters; i += 32) p.arrived[i] = 0;
   }

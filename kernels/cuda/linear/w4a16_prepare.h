@@ -14,6 +14,7 @@ struct PrepareParams {
   int counters;
   int m, k;
   int blocks_k;
+  bool waits;    // for kernels ahead, which may not have ended
   char* scaled;  // [m, k], for BF16
   int64_t scaled_pitch_bytes;
   float* sums;  // [column tile][group][SumsPitch], where they are needed

@@ -101,20 +101,22 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
     }
     CommitCopies();
   };
-  // A stage asked for before the kernels ahead have ended is only worth while
-  // with programmatic dependent launch.
-  if (p.early) {
-    begin_walk();
-    load(0);
+  // The two instructions take time also where no kernel is waited for.
+  const bool early = p.dependency == Dependency::kWeightsFirst;
+  if (p.dependency != Dependency::kNone) {
+    if (early) {
+      begin_walk();
+      load(0);
+    }
+    WaitForDependency();
+    LetDependentsStart();
   }
-  WaitForDependency();
-  LetDependentsStart();
   // x is asked for before the weights: it is little and needed first, and
   // would queue behind them. It is taken before the second stage of weights
   // is asked for, since a warp stalls on a load while the SM has as many in
   // flight as it can.
   if constexpr (KeepsX(kSource)) stage_x.Load();
-  if (!p.early) {
+  if (!early) {
     begin_walk();
     load(0);
   }

@@ -31,6 +31,13 @@ constexpr bool KeepsX(XSource source) {
   return source == XSource::kRegisters || source == XSource::kShared;
 }
 
+// What the kernel does about the kernels ahead of it in the stream.
+enum class Dependency : uint8_t {
+  kNone,          // they have ended: there is nothing to wait for
+  kWait,          // programmatic dependent launch
+  kWeightsFirst,  // and a stage of weights is asked for before the wait
+};
+
 // The kernel's parameters. By value. Lines of constant memory, 64 bytes, are
 // waited for in turn, some 400 clocks each: the first load of x needs none but
 // the first 48 bytes, which share a line with what the compiler itself reads.
@@ -48,8 +55,8 @@ struct SmallParams {
   uint8_t cluster_log2;  // a team is 2^cluster_log2 CTAs
   uint8_t run_log2;      // tiles that must stay together: 1, or 2 (kSiluMul)
   bool x_along_k;        // a lane walks blocks of k first, rows if not
-  bool early;            // weights are asked for before the dependency wait
-  int slice_blocks;      // blocks of a slice
+  Dependency dependency;
+  int slice_blocks;  // blocks of a slice
 
   // How x is staged.
   int64_t x_inner_step;  // bytes of x from piece to piece the way that a lane

@@ -94,8 +94,8 @@ TEST(PlanMid, RefusesWhatTheKernelCannotDo) {
   const auto refuses = [&](const MidConfig& config, const DeviceInfo& device) {
     return !PlanMid(w, 64, W4Epilogue::kStore, config, device).has_value();
   };
-  const MidVariant narrow = kMidVariants[0], fused = kMidVariants[2];
-  ASSERT_TRUE(fused.fused);
+  const MidVariant narrow = kMidVariants[1], fused = kMidVariants[4];
+  ASSERT_TRUE(!narrow.fused && fused.fused);
   for (const int parts : {1, 2, 4}) {
     EXPECT_FALSE(refuses({narrow, parts}, Hopper())) << parts;
   }
