@@ -20,8 +20,9 @@
 //   };
 //   // Whether Codes<8> takes the offset away itself.
 //   constexpr bool kCentredBytes;
-//   // Halves of a panel whose Dots of four rows fit the registers: 1 or 2.
-//   template <int kBits> constexpr int kHalvesAtOnce;
+//   // Slabs of a row that are added before the next row's, when four rows are:
+//   // as many as share short-lived sums. 1, 2 or 4.
+//   template <int kBits> constexpr int kSlabsAtOnce;
 
 constexpr int kSlabs = 8;
 constexpr int kSlabBytes = 64;
@@ -313,71 +314,80 @@ inline void Open(const HalfPanel& half, int h, OpenBlock<kFormat>* to) {
   to->scales[h] = LoadScales<kFormat>(half);
 }
 
-// Part kPart of a block for kCount halves of the panel, from `first` on, and
-// the four rows of a quad.
-template <PackedFormat kFormat, int kCount, int kPart>
-inline void AddQuadPart(const OpenBlock<kFormat>& block, int first,
-                        const QuadBlock& x, __m256 (*acc)[kQuad]) {
-  constexpr int kBits = kFormat.code_bits;
-  Dots<kBits> dots[kCount][kQuad];
+// kMany slabs from kSlab on, for row r of a quad. Left out of line, it would
+// keep the sums in memory.
+template <PackedFormat kFormat, int kSlab, int kMany>
+[[gnu::always_inline]] inline void AddSlabs(
+    const OpenBlock<kFormat>& block, const QuadBlock& x, int r,
+    Dots<kFormat.code_bits> (*dots)[kQuad]) {
+  const __m256i codes = Broadcast32(x.codes[r] + 4 * kSlab);
 #pragma GCC unroll 2
-  for (int h = 0; h < kCount; ++h) {
+  for (int h = 0; h < kHalves; ++h) {
+    dots[h][r].template Add<kSlab>(block.codes[h][kSlab], codes);
+  }
+  if constexpr (kMany > 1) {
+    AddSlabs<kFormat, kSlab + 1, kMany - 1>(block, x, r, dots);
+  }
+}
+
+// Part kPart of a block for the four rows of a quad.
+template <PackedFormat kFormat, int kPart>
+inline void AddQuadPart(const OpenBlock<kFormat>& block, const QuadBlock& x,
+                        __m256 (*acc)[kQuad]) {
+  constexpr int kBits = kFormat.code_bits;
+  Dots<kBits> dots[kHalves][kQuad];
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) dots[h][r].Clear();
   }
-  const auto add_slab = [&]<int kSlab>(std::integral_constant<int, kSlab>) {
+  constexpr int kMany = kSlabsAtOnce<kBits>;
+  constexpr int kSteps = kPartSlabs<kFormat> / kMany;
+  ForSlabs<kPart * kSteps, kSteps>(
+      [&]<int kStep>(std::integral_constant<int, kStep>) {
+#pragma GCC unroll 4
+        for (int r = 0; r < kQuad; ++r) {
+          AddSlabs<kFormat, kStep * kMany, kMany>(block, x, r, dots);
+        }
+      });
+#pragma GCC unroll 2
+  for (int h = 0; h < kHalves; ++h) {
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
-      const __m256i codes = Broadcast32(x.codes[r] + 4 * kSlab);
-#pragma GCC unroll 2
-      for (int h = 0; h < kCount; ++h) {
-        dots[h][r].template Add<kSlab>(block.codes[first + h][kSlab], codes);
-      }
-    }
-  };
-  ForSlabs<kPart * kPartSlabs<kFormat>, kPartSlabs<kFormat>>(add_slab);
-#pragma GCC unroll 2
-  for (int h = 0; h < kCount; ++h) {
-#pragma GCC unroll 4
-    for (int r = 0; r < kQuad; ++r) {
-      acc[h][r] = AddPart<kFormat, kPart>(
-          dots[h][r], block.sums[first + h][kPart],
-          block.scales[first + h].scale, x, r, acc[h][r]);
+      acc[h][r] =
+          AddPart<kFormat, kPart>(dots[h][r], block.sums[h][kPart],
+                                  block.scales[h].scale, x, r, acc[h][r]);
     }
   }
 }
 
 // The same of all of a block. The sums, out [4, 16], stay in memory: there
 // are no registers for them.
-template <PackedFormat kFormat, int kCount>
-inline void AddQuad(const OpenBlock<kFormat>& block, int first,
-                    const QuadBlock& x, float* out) {
-  __m256 acc[kCount][kQuad];
+template <PackedFormat kFormat>
+inline void AddQuad(const OpenBlock<kFormat>& block, const QuadBlock& x,
+                    float* out) {
+  __m256 acc[kHalves][kQuad];
 #pragma GCC unroll 2
-  for (int h = 0; h < kCount; ++h) {
+  for (int h = 0; h < kHalves; ++h) {
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
-      acc[h][r] = _mm256_loadu_ps(out + r * kPanelRows + (first + h) * kLanes);
+      acc[h][r] = _mm256_loadu_ps(out + r * kPanelRows + h * kLanes);
     }
   }
-  AddQuadPart<kFormat, kCount, 0>(block, first, x, acc);
-  if constexpr (kParts<kFormat> == 2) {
-    AddQuadPart<kFormat, kCount, 1>(block, first, x, acc);
-  }
+  AddQuadPart<kFormat, 0>(block, x, acc);
+  if constexpr (kParts<kFormat> == 2) AddQuadPart<kFormat, 1>(block, x, acc);
 #pragma GCC unroll 2
-  for (int h = 0; h < kCount; ++h) {
+  for (int h = 0; h < kHalves; ++h) {
 #pragma GCC unroll 4
     for (int r = 0; r < kQuad; ++r) {
-      _mm256_storeu_ps(
-          out + r * kPanelRows + (first + h) * kLanes,
-          AddMin<kFormat>(block.scales[first + h].min, x, r, acc[h][r]));
+      _mm256_storeu_ps(out + r * kPanelRows + h * kLanes,
+                       AddMin<kFormat>(block.scales[h].min, x, r, acc[h][r]));
     }
   }
 }
 
 template <PackedFormat kFormat, int kQuads>
 inline void QuadsDot(const DotCall& call) {
-  constexpr int kCount = kHalvesAtOnce<kFormat.code_bits>;
   for (int i = 0; i < kQuads * kQuad * kPanelRows; i += kLanes) {
     _mm256_storeu_ps(call.out + i, _mm256_setzero_ps());
   }
@@ -388,11 +398,8 @@ inline void QuadsDot(const DotCall& call) {
     Open<kFormat>(walk.half[0], 0, &block);
     Open<kFormat>(walk.half[1], 1, &block);
     for (int q = 0; q < kQuads; ++q) {
-      const QuadBlock& x = call.x[q * call.quad_stride + b];
-      float* out = call.out + q * kQuad * kPanelRows;
-      for (int first = 0; first < kHalves; first += kCount) {
-        AddQuad<kFormat, kCount>(block, first, x, out);
-      }
+      AddQuad<kFormat>(block, call.x[q * call.quad_stride + b],
+                       call.out + q * kQuad * kPanelRows);
     }
   }
 }

@@ -123,9 +123,12 @@ struct CodeSums<8> {
   __m256i sum16;
 };
 
-// Codes of 5 and 6 bits need sums of 16 and of 32 bits at the same time.
+// As many as are summed in 16 bits: four rows' sums of 16 and of 32 bits at
+// once would not fit the registers. The others have one kind at a time.
 template <int kBits>
-constexpr int kHalvesAtOnce = kBits == 5 || kBits == 6 ? 1 : 2;
+constexpr int kSlabsAtOnce = kBits == 5   ? 4
+                             : kBits == 6 ? 2
+                                          : 1;
 
 #include "kernels/cpu/dot256-inl.h"
 

@@ -57,7 +57,7 @@ struct CodeSums {
 
 constexpr bool kCentredBytes = false;
 template <int kBits>
-constexpr int kHalvesAtOnce = 2;
+constexpr int kSlabsAtOnce = 1;
 
 #include "kernels/cpu/dot256-inl.h"
 
