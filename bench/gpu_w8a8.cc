@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,8 +44,8 @@ using kernels::reference::CodeType;
 // The matrix units do twice as many 8-bit products as 16-bit ones.
 constexpr double kEightBitRate = 2;
 constexpr int kTrials = 5;
-// A way that takes so many times the best's time at first gets no more trials.
-constexpr double kHopeless = 1.5;
+// In which the power limit forgets what ran before.
+constexpr std::chrono::milliseconds kRest(20);
 
 // Of results rounded to BF16, and of FP8 sums in the tensor cores.
 constexpr double kMaxRelativeError = 3e-3;
@@ -90,14 +93,21 @@ class CodedSweep final {
   int wrong() const { return wrong_; }
 
  private:
-  void RunOurs(const Path& path, int64_t m);
-  void RunFp8Peer(const Path& path, int64_t m);
-  void RunInt8Peer(int64_t m);
-  void RunPeer(const Path& path, const CublasLtProblem& problem);
-  double Trial(double best_us, const std::function<void()>& enqueue) const;
+  // What is to be measured for m rows.
+  std::vector<Candidate> Candidates(int64_t m);
+  std::vector<Candidate> Ours(const Path& path, int64_t m) const;
+  std::optional<Candidate> Fp8Peer(const Path& path, int64_t m) const;
+  std::optional<Candidate> Int8Peer(int64_t m) const;
+  std::optional<Candidate> Peer(const Path& path,
+                                const CublasLtProblem& problem) const;
+  // Microseconds of each with a cold L2: medians of `rounds` in which they take
+  // turns, so that none has the clocks that another one left behind.
+  std::vector<double> ColdUs(const std::vector<Candidate>& candidates,
+                             int rounds) const;
   double Check(const Candidate& candidate, int64_t m);
   double Result(const Candidate& candidate, int64_t at) const;
-  void CheckAndTime(const Candidate& candidate, int64_t m);
+  Row Checked(const Candidate& candidate, int64_t m);
+  void TimeNodes(const Candidate& candidate, Row& row) const;
   cudaStream_t stream() const { return tools_.timer->stream().get(); }
 
   const SweepOptions& options_;
@@ -169,9 +179,7 @@ double CodedSweep::Check(const Candidate& candidate, int64_t m) {
   return error.Relative();
 }
 
-void CodedSweep::CheckAndTime(const Candidate& candidate, int64_t m) {
-  GpuTimer& timer = *tools_.timer;
-  const Rotation& rotation = operands_->rotation();
+Row CodedSweep::Checked(const Candidate& candidate, int64_t m) {
   Row row{.path = candidate.path.name,
           .format = type_ == CodeType::kInt8 ? "int8" : "e4m3",
           .m = m,
@@ -183,99 +191,96 @@ void CodedSweep::CheckAndTime(const Candidate& candidate, int64_t m) {
                                     ? kMaxFastError
                                     : kMaxRelativeError));
   wrong_ += row.wrong ? 1 : 0;
-  if (options_.check_only) {
-    std::printf("%-22s %5lldx%-5lld M %-5lld error %.1e %s  [%s]\n",
-                row.path.c_str(), static_cast<long long>(row.n),
-                static_cast<long long>(row.k), static_cast<long long>(row.m),
-                row.rel_err, row.wrong ? "WRONG" : "ok", row.choice.c_str());
-    return;
-  }
-  if (!row.wrong) {
-    row.floor_us = timer.ReadColdUs(rotation);
-    row.us_load_node = timer.ReadNodeUs(rotation);
-    row.us_cold = timer.ColdUs([&] { candidate.enqueue(0, false); });
-    row.us_graph_plain =
-        timer.NodeUs(row.us_cold, rotation.bytes,
-                     [&](int64_t node) { candidate.enqueue(node, false); });
-    row.us_graph = row.us_graph_plain;
-    if (candidate.ours) {
-      row.us_graph =
-          timer.NodeUs(row.us_cold, rotation.bytes,
-                       [&](int64_t node) { candidate.enqueue(node, true); });
-    }
-    row.bytes = rotation.bytes + m * shape_.k +
-                m * shape_.n * (candidate.integers ? 4 : 2);
-    row.pct_peak =
-        100 * std::max(row.gbps() / tools_.ceilings.peak_gbps(),
-                       row.tflops() / (kEightBitRate * options_.peak_tflops));
-    const auto bf16 = bf16_us_.find(m);
-    if (bf16 != bf16_us_.end()) row.bf16_us = bf16->second;
-  }
-  Print(row);
-  tools_.csv->Write(row);
+  row.bytes = operands_->rotation().bytes + m * shape_.k +
+              m * shape_.n * (candidate.integers ? 4 : 2);
+  const auto bf16 = bf16_us_.find(m);
+  if (bf16 != bf16_us_.end()) row.bf16_us = bf16->second;
+  return row;
 }
 
-double CodedSweep::Trial(double best_us,
-                         const std::function<void()>& enqueue) const {
-  const double first_us = tools_.timer->ColdUs(enqueue, 1);
-  if (first_us > kHopeless * best_us) return first_us;
-  return tools_.timer->ColdUs(enqueue, kTrials);
-}
-
-void CodedSweep::RunOurs(const Path& path, int64_t m) {
-  const auto launch = [&](const LaunchSpec& spec, int64_t node, bool overlap) {
-    W8Args args = operands_->Args(path.kind, path.scaling, m, node);
-    args.y = y_.data();
-    LaunchW8(args, spec, *tools_.device, stream(), {.overlap = overlap});
+void CodedSweep::TimeNodes(const Candidate& candidate, Row& row) const {
+  GpuTimer& timer = *tools_.timer;
+  const Rotation& rotation = operands_->rotation();
+  row.floor_us = timer.ReadColdUs(rotation);
+  row.us_load_node = timer.ReadNodeUs(rotation);
+  const auto node_us = [&](bool overlap) {
+    std::this_thread::sleep_for(kRest);
+    return timer.NodeUs(row.us_cold, rotation.bytes, [&](int64_t node) {
+      candidate.enqueue(node, overlap);
+    });
   };
-  std::vector<LaunchSpec> specs =
-      W8Candidates({path.kind, m, shape_.n, shape_.k}, *tools_.device);
-  if (!options_.check_only && !options_.every) {
-    double best_us = 1e9;
-    LaunchSpec fastest;
-    for (const LaunchSpec& spec : specs) {
-      const double us = Trial(best_us, [&] { launch(spec, 0, false); });
-      if (us < best_us) {
-        best_us = us;
-        fastest = spec;
-      }
+  row.us_graph_plain = node_us(false);
+  row.us_graph = candidate.ours ? node_us(true) : row.us_graph_plain;
+  row.pct_peak =
+      100 * std::max(row.gbps() / tools_.ceilings.peak_gbps(),
+                     row.tflops() / (kEightBitRate * options_.peak_tflops));
+}
+
+std::vector<double> CodedSweep::ColdUs(const std::vector<Candidate>& candidates,
+                                       int rounds) const {
+  std::vector<std::vector<double>> samples(candidates.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      samples[i].push_back(
+          tools_.timer->ColdUs([&] { candidates[i].enqueue(0, false); }, 1));
     }
-    if (!specs.empty()) specs = {fastest};
   }
-  for (const LaunchSpec& spec : specs) {
-    CheckAndTime(
+  std::vector<double> medians;
+  for (std::vector<double>& of : samples) {
+    std::nth_element(of.begin(), of.begin() + rounds / 2, of.end());
+    medians.push_back(of[rounds / 2]);
+  }
+  return medians;
+}
+
+std::vector<Candidate> CodedSweep::Ours(const Path& path, int64_t m) const {
+  std::vector<Candidate> candidates;
+  for (const LaunchSpec& spec :
+       W8Candidates({path.kind, m, shape_.n, shape_.k}, *tools_.device)) {
+    candidates.push_back(
         {.path = path,
          .choice = spec.ToString(),
-         .enqueue = [&](int64_t node,
-                        bool overlap) { launch(spec, node, overlap); }},
-        m);
+         .enqueue = [this, path, m, spec](int64_t node, bool overlap) {
+           W8Args args = operands_->Args(path.kind, path.scaling, m, node);
+           args.y = y_.data();
+           LaunchW8(args, spec, *tools_.device, stream(), {.overlap = overlap});
+         }});
   }
+  if (options_.check_only || options_.every || candidates.empty()) {
+    return candidates;
+  }
+  const std::vector<double> us = ColdUs(candidates, kTrials);
+  const auto fastest = std::min_element(us.begin(), us.end()) - us.begin();
+  return {candidates[fastest]};
 }
 
-void CodedSweep::RunPeer(const Path& path, const CublasLtProblem& problem) {
-  const auto choice =
+std::optional<Candidate> CodedSweep::Peer(
+    const Path& path, const CublasLtProblem& problem) const {
+  auto choice =
       FastestCublas(*tools_.timer, *tools_.cublas, problem, operands_->x(),
                     operands_->rotation().data, y_.data());
   if (!choice.ok()) {
     std::printf("%s M %lld: %s\n", path.name, static_cast<long long>(problem.m),
                 choice.status().ToString().c_str());
-    return;
+    return std::nullopt;
   }
-  CheckAndTime({.path = path,
-                .choice = absl::StrCat("algorithm ", choice->algorithm, " of ",
-                                       choice->matmul.algorithms()),
-                .enqueue =
-                    [&](int64_t node, bool /*overlap*/) {
-                      RunCublas(*choice, operands_->x(),
-                                operands_->rotation().At(node), y_.data(),
-                                tools_.timer->stream());
-                    },
-                .ours = false,
-                .integers = problem.output == DType::kI32},
-               problem.m);
+  // Shared by the copies of a function.
+  const auto kept = std::make_shared<CublasChoice>(*std::move(choice));
+  return Candidate{.path = path,
+                   .choice = absl::StrCat("algorithm ", kept->algorithm, " of ",
+                                          kept->matmul.algorithms()),
+                   .enqueue =
+                       [this, kept](int64_t node, bool /*overlap*/) {
+                         RunCublas(*kept, operands_->x(),
+                                   operands_->rotation().At(node), y_.data(),
+                                   tools_.timer->stream());
+                       },
+                   .ours = false,
+                   .integers = problem.output == DType::kI32};
 }
 
-void CodedSweep::RunFp8Peer(const Path& path, int64_t m) {
+std::optional<Candidate> CodedSweep::Fp8Peer(const Path& path,
+                                             int64_t m) const {
   CublasLtFp8 fp8{.x_scales = operands_->XScales(path.scaling),
                   .w_scales = operands_->WScales(path.scaling)};
   if (path.kind == W8Kind::kE4m3Fast) fp8.sums = CublasLtFp8::Sums::kFast;
@@ -283,31 +288,63 @@ void CodedSweep::RunFp8Peer(const Path& path, int64_t m) {
   if (path.scaling == W8Scaling::kBlock) {
     fp8.scales = CublasLtFp8::Scales::kBlock;
     // It reads rows of scales that begin at multiples of 16 bytes.
-    if (m % 4 != 0) return;
+    if (m % 4 != 0) return std::nullopt;
   }
-  RunPeer(path, {.m = m, .n = shape_.n, .k = shape_.k, .fp8 = fp8});
+  return Peer(path, {.m = m, .n = shape_.n, .k = shape_.k, .fp8 = fp8});
 }
 
-void CodedSweep::RunInt8Peer(int64_t m) {
-  RunPeer({"cublas_int8", W8Kind::kInt8, W8Scaling::kTensor},
-          {.m = m,
-           .n = shape_.n,
-           .k = shape_.k,
-           .input = DType::kI8,
-           .output = DType::kI32});
+std::optional<Candidate> CodedSweep::Int8Peer(int64_t m) const {
+  return Peer({"cublas_int8", W8Kind::kInt8, W8Scaling::kTensor},
+              {.m = m,
+               .n = shape_.n,
+               .k = shape_.k,
+               .input = DType::kI8,
+               .output = DType::kI32});
+}
+
+std::vector<Candidate> CodedSweep::Candidates(int64_t m) {
+  std::vector<Candidate> candidates;
+  const auto add = [&](std::optional<Candidate> candidate) {
+    if (candidate.has_value()) candidates.push_back(*std::move(candidate));
+  };
+  const bool int8 = type_ == CodeType::kInt8;
+  if (tools_.cublas != nullptr && !options_.check_only) {
+    if (int8) add(Int8Peer(m));
+    for (const Path& path : kPeers) {
+      if (!int8) add(Fp8Peer(path, m));
+    }
+  }
+  for (const Path& path : kOurs) {
+    if (int8 != (path.kind == W8Kind::kInt8)) continue;
+    for (Candidate& candidate : Ours(path, m)) add(std::move(candidate));
+  }
+  return candidates;
 }
 
 void CodedSweep::RunAll(const std::map<int64_t, double>& bf16_us) {
   bf16_us_ = bf16_us;
-  const bool peers = tools_.cublas != nullptr && !options_.check_only;
   for (const int64_t m : options_.m) {
-    if (peers && type_ == CodeType::kInt8) RunInt8Peer(m);
-    for (const Path& path : kPeers) {
-      if (peers && type_ == CodeType::kE4m3) RunFp8Peer(path, m);
+    const std::vector<Candidate> candidates = Candidates(m);
+    std::vector<Row> rows;
+    for (const Candidate& candidate : candidates) {
+      rows.push_back(Checked(candidate, m));
+      const Row& row = rows.back();
+      if (options_.check_only) {
+        std::printf("%-22s %5lldx%-5lld M %-5lld error %.1e %s  [%s]\n",
+                    row.path.c_str(), static_cast<long long>(row.n),
+                    static_cast<long long>(row.k),
+                    static_cast<long long>(row.m), row.rel_err,
+                    row.wrong ? "WRONG" : "ok", row.choice.c_str());
+      }
     }
-    for (const Path& path : kOurs) {
-      const bool int8 = path.kind == W8Kind::kInt8;
-      if (int8 == (type_ == CodeType::kInt8)) RunOurs(path, m);
+    if (options_.check_only) continue;
+    std::this_thread::sleep_for(kRest);
+    const std::vector<double> us = ColdUs(candidates, tools_.timer->repeats());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].us_cold = us[i];
+      if (!rows[i].wrong) TimeNodes(candidates[i], rows[i]);
+      Print(rows[i]);
+      tools_.csv->Write(rows[i]);
     }
   }
 }

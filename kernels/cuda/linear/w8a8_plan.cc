@@ -16,7 +16,6 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr std::string_view kKernelPrefix = "w8a8_";
-constexpr int kClusters[] = {1, 2, 4};
 // Rows of x that CTAs walk over before they go to the next columns, so that
 // what they share stays in L2: 1,024 to 4,096 are equally fast on an H200.
 constexpr int kRasterRows = 2048;
@@ -26,6 +25,9 @@ constexpr size_t kMaxGuesses = 8;
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;  // of x and of W
 constexpr int64_t kMaxK = int64_t{1} << 30;
 constexpr int64_t kMaxItems = std::numeric_limits<int>::max();
+
+// Up to so many rows no tile is flatter.
+constexpr int kFewRows = 64;
 
 // A swizzled operand is made of eights of rows.
 constexpr int kEight = 8;
@@ -47,17 +49,15 @@ std::string_view ScheduleName(W8Schedule schedule) {
 bool InRange(const W8Problem& problem, const W8Config& config,
              const DeviceInfo& device) {
   if (device.compute_major != 9 || device.compute_minor != 0) return false;
-  if (device.shared_memory_bytes < LayOutW8(problem.kind, config.tile).bytes) {
+  if (device.shared_memory_bytes < LayOutW8(config.tile).bytes) {
     return false;
   }
   if (problem.m < 1 || problem.m > kMaxRows) return false;
   if (problem.n < 1 || problem.n > kMaxRows) return false;
   if (problem.k < 1 || problem.k > kMaxK) return false;
   if (problem.kind == W8Kind::kInt8 && problem.k > kW8MaxInt8K) return false;
-  const int shared =
-      config.tile.SharesW() ? config.tile.columns : config.tile.rows;
-  return config.cluster >= 1 && config.cluster <= kW8MaxCluster &&
-         shared % (config.cluster * kEight) == 0;
+  return config.cluster >= 1 &&
+         config.tile.columns % (config.cluster * kEight) == 0;
 }
 
 // What a launch may take, in clocks: good enough to leave out what cannot be
@@ -139,7 +139,7 @@ LaunchSpec W8Spec(W8Kind kind, const W8Config& config) {
 
 std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec) {
   for (const W8Tile& tile : W8Tiles(kind)) {
-    for (const int cluster : kClusters) {
+    for (const int cluster : kW8Clusters) {
       const W8Config config{tile, cluster};
       if (W8Spec(kind, config) == spec) return config;
     }
@@ -151,12 +151,10 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device, int clusters) {
   if (!InRange(problem, config, device) || clusters < 1) return std::nullopt;
   const W8Tile& tile = config.tile;
-  const int w_sharers = tile.SharesW() ? config.cluster : 1;
-  const int x_sharers = tile.SharesW() ? 1 : config.cluster;
-  const int64_t item_rows = int64_t{tile.rows} * w_sharers;
-  const int64_t item_columns = int64_t{tile.columns} * x_sharers;
+  const int64_t item_rows = int64_t{tile.rows} * config.cluster;
   const int64_t row_items = DivideUp(problem.m, item_rows);
-  const int64_t column_items = DivideUp(problem.n, item_columns);
+  const int64_t column_items =
+      DivideUp(problem.n, static_cast<int64_t>(tile.columns));
   if (row_items * column_items > kMaxItems) return std::nullopt;
 
   W8Launch launch;
@@ -168,10 +166,9 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
   params.cluster = config.cluster;
   // Rows of x that are not there need no room: what the tensor cores read
   // there reaches only rows of y that are not stored.
-  const int64_t rows = std::min<int64_t>(problem.m, tile.rows);
   params.x_box = static_cast<int>(
-      RoundUp(DivideUp(rows, int64_t{x_sharers}), int64_t{kEight}));
-  params.w_box = tile.columns / w_sharers;
+      RoundUp(std::min<int64_t>(problem.m, tile.rows), int64_t{kEight}));
+  params.w_box = tile.columns / config.cluster;
   params.row_items = static_cast<int>(row_items);
   params.column_items = static_cast<int>(column_items);
   params.raster =
@@ -185,36 +182,27 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
       static_cast<int>(std::min<int64_t>(row_items * column_items, clusters)) *
       config.cluster;
   launch.threads = (tile.Warpgroups() + 1) * kW8WarpgroupThreads;
-  launch.shared_bytes = LayOutW8(problem.kind, tile).bytes;
+  launch.shared_bytes = LayOutW8(tile).bytes;
   return launch;
 }
 
 std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device) {
-  // GPCs differ in size: an H200 has room for 66 clusters of two, but for no
-  // more than 30 of four.
-  constexpr int kLeftAlone = 11;
-  const int used =
-      config.cluster <= 2
-          ? device.multiprocessors
-          : device.multiprocessors - device.multiprocessors / kLeftAlone;
-  return PlanW8(problem, config, device, used / config.cluster);
+  return PlanW8(problem, config, device,
+                device.multiprocessors / config.cluster);
 }
 
 std::vector<W8Config> W8Configs(const W8Problem& problem,
                                 const DeviceInfo& device) {
   std::vector<std::pair<double, W8Config>> guesses;
   for (const W8Tile& tile : W8Tiles(problem.kind)) {
-    for (const int cluster : kClusters) {
+    for (const int cluster : kW8Clusters) {
       const W8Config config{tile, cluster};
       const auto launch = PlanW8(problem, config, device);
       if (!launch) continue;
-      // A cluster of which one CTA has a tile gains nothing.
-      const bool alone =
-          tile.SharesW() ? problem.m <= tile.rows : problem.n <= tile.columns;
-      if (cluster > 1 && alone) continue;
-      // Half of the rows of a flat tile would be nothing.
-      if (tile.SharesW() && 2 * problem.m <= tile.rows) continue;
+      // Half of a cluster, or of the rows of a flat tile, would be nothing.
+      if (cluster > 1 && problem.m <= tile.rows) continue;
+      if (tile.rows > kFewRows && problem.m <= kFewRows) continue;
       guesses.emplace_back(GuessClocks(problem, config, *launch), config);
     }
   }
