@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/checked_math.h"
+#include "hwy/targets.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/host_memory.h"
 
@@ -134,7 +135,8 @@ __attribute__((target("avx2,fma"))) double Fmas256() {
 }
 
 double Fmas() {
-  if (__builtin_cpu_supports("avx512f")) return Fmas512();
+  // Highway's better targets have lower bits.
+  if ((hwy::SupportedTargets() & (HWY_AVX2 - 1)) != 0) return Fmas512();
   return __builtin_cpu_supports("fma") ? Fmas256() : 0;
 }
 #else

@@ -22,8 +22,8 @@ double MeasureRead(int threads, int64_t bytes);
 double MeasureInt8(int threads, kernels::cpu::CpuTarget target);
 
 // FP32 multiplications and additions per second of `threads` threads, by fused
-// multiply-adds in the widest registers there are (float kernels choose their
-// instruction set for themselves).
+// multiply-adds in the widest registers that Highway takes (float kernels leave
+// the choice to it).
 double MeasureFma(int threads);
 
 }  // namespace nibble::bench

@@ -215,10 +215,15 @@ int Main(int argc, char** argv) {
   app.add_flag("!--no-attention", options.attention, "leave attention out");
   CLI11_PARSE(app, argc, argv);
   CpuTarget target = kernels::cpu::AvailableTargets().back();
-  for (const CpuTarget available : kernels::cpu::AvailableTargets()) {
-    if (kernels::cpu::TargetName(available) == options.target) {
-      target = available;
+  if (!options.target.empty()) {
+    const auto wanted = kernels::cpu::TargetByName(options.target);
+    if (!wanted) {
+      std::fprintf(stderr, "this machine cannot run '%s'\n",
+                   options.target.c_str());
+      return 1;
     }
+    target = *wanted;
+    kernels::cpu::LimitTargets(target);
   }
   const int threads =
       options.threads > 0 ? options.threads : kernels::cpu::UsableCpus();

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "engine/load.h"
 #include "kernels/cpu/cpu_count.h"
+#include "kernels/cpu/target.h"
 #include "kernels/device.h"
 #include "model/batch.h"
 #include "nlohmann/json.hpp"
@@ -41,6 +42,7 @@ struct Options {
   int32_t repetitions = 5;
   int32_t max_batch_rows = 512;
   std::string device = "auto";
+  std::string cpu_target;
   bool json = false;
 };
 
@@ -299,7 +301,20 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--device", options.device, "auto, cpu, reference or cuda")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "reference", "cuda"}));
+  app.add_option("--cpu-target", options.cpu_target,
+                 "Best instruction set to use: portable, AVX2, AVX-VNNI, ... "
+                 "(default: the machine's best)");
   app.add_flag("--json", options.json, "Print the result as one JSON object");
+}
+
+void LimitTarget(const Options& options) {
+  if (options.cpu_target.empty()) return;
+  const auto target = kernels::cpu::TargetByName(options.cpu_target);
+  if (!target) {
+    throw CLI::ValidationError(absl::StrCat(
+        "--cpu-target: this machine cannot run '", options.cpu_target, "'"));
+  }
+  kernels::cpu::LimitTargets(*target);
 }
 
 // What CLI11's ranges cannot say.
@@ -325,6 +340,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     CheckTogether(options);
+    LimitTarget(options);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUsage;
   }

@@ -1,6 +1,9 @@
 #include "kernels/cpu/target.h"
 
 #include <array>
+#include <atomic>
+
+#include "hwy/targets.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -11,6 +14,9 @@
 
 namespace nibble::kernels::cpu {
 namespace {
+
+// What LimitTargets allows.
+std::atomic<CpuTarget> most_target = CpuTarget::kAvx512Vnni;
 
 constexpr std::array kTargets = {CpuTarget::kPortable,    CpuTarget::kNeon,
                                  CpuTarget::kNeonDotprod, CpuTarget::kNeonI8mm,
@@ -103,7 +109,23 @@ std::string_view TargetName(CpuTarget target) {
 }
 
 bool TargetAvailable(CpuTarget target) {
-  return target == CpuTarget::kPortable || Supported(target);
+  return target == CpuTarget::kPortable ||
+         (target <= most_target && Supported(target));
+}
+
+std::optional<CpuTarget> TargetByName(std::string_view name) {
+  for (const CpuTarget target : AvailableTargets()) {
+    if (TargetName(target) == name) return target;
+  }
+  return std::nullopt;
+}
+
+void LimitTargets(CpuTarget limit) {
+  most_target = limit;
+#if HWY_ARCH_X86
+  // Highway's better targets have lower bits.
+  if (limit < CpuTarget::kAvx512Vnni) hwy::DisableTargets(HWY_AVX2 - 1);
+#endif
 }
 
 CpuTarget BestTarget(CpuTarget limit) {

@@ -84,6 +84,15 @@ TEST(BenchTest, OnePhaseAlone) {
   EXPECT_THAT(prefill.out, HasSubstr("tokens/s"));
 }
 
+TEST(BenchTest, TakesALesserInstructionSet) {
+  const TemporaryFile model(WriteSmallModel({}).Build());
+  const Output run = Bench("--model " + model.path() +
+                           " --cpu-target portable --device cpu --prefill 5"
+                           " --decode 2 --repetitions 1 2>/dev/null");
+  ASSERT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.out, HasSubstr("cpu: portable"));
+}
+
 TEST(BenchTest, ArgumentsAreChecked) {
   const TemporaryFile file(WriteSmallModel({}).Build());
   const std::string model = "--model " + file.path();
@@ -100,6 +109,7 @@ TEST(BenchTest, ArgumentsAreChecked) {
            {model + " --prefill 0 --decode 0", 2, "both 0"},
            {model + " --batch 9 --max-batch-rows 8", 2, "--batch = 9"},
            {model + " --device gpu", 2, "--device"},
+           {model + " --cpu-target VAX", 2, "cannot run 'VAX'"},
            {model + " --device cuda", 1, "no CUDA backend"},
            {model + " --prefill 200 --decode 57", 1, "context of 256"},
            {"--model /no/such.gguf", 1, "/no/such.gguf"}}) {
