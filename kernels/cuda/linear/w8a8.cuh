@@ -5,9 +5,9 @@
 //   stage:  x [rows][128]  W [columns][128]   128-byte swizzled, as wgmma reads
 //
 // Sums of INT8 products and, for kE4m3Fast, of FP8 ones stay in the tensor
-// cores' accumulators over all of k. For kE4m3 each step's sums begin at zero
-// and are added in FP32, ascending; the two warpgroups share a tile there, so
-// that one multiplies while the other adds.
+// cores' accumulators over all of k. For kE4m3 and kE4m3Block each step's sums
+// begin at zero and are added in FP32, ascending; the two warpgroups share a
+// tile there, so that one multiplies while the other adds.
 //
 // With kPingPong each warpgroup has a tile of its own and they take turns:
 // while one stores, the other one has the tensor cores.
@@ -167,8 +167,8 @@ class W8Multiplier {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             scales.x[step][i][half] =
-                __ldg(p_.x_scales + at * p_.x_scales_pitch +
-                      min(row + i * 64 + half * 8, p_.m - 1));
+                __ldcg(p_.x_scales + at * p_.x_scales_pitch +
+                       min(row + i * 64 + half * 8, p_.m - 1));
           }
         }
 #pragma unroll
@@ -334,6 +334,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   // Others may still send to this CTA, or wait for what it gives back.
   if (p.cluster > 1) {
+    __syncwarp();
     ClusterArrive();
     ClusterWait();
   }

@@ -19,7 +19,7 @@ constexpr std::string_view kKernelPrefix = "w8a8_";
 // Rows of x that CTAs walk over before they go to the next columns, so that
 // what they share stays in L2: 1,024 to 4,096 are equally fast on an H200.
 constexpr int kRasterRows = 2048;
-constexpr size_t kMaxGuesses = 8;
+constexpr size_t kMaxGuesses = 10;
 
 // What the kernel counts in 32 bits.
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;  // of x and of W
