@@ -7,8 +7,6 @@
 
 #include "base/checked_math.h"
 #include "hwy/targets.h"
-#include "kernels/cpu/thread_pool.h"
-#include "kernels/host_memory.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -177,35 +175,39 @@ double BestSeconds(double budget_seconds, absl::FunctionRef<void()> body) {
   return best;
 }
 
-double MeasureRead(int threads, int64_t bytes) {
+MemoryReader::MemoryReader(int threads, int64_t bytes)
+    : pool_(threads), parts_(DivideUp(bytes, kPartBytes)) {
   // More than the caches hold, so that each piece comes from memory.
   constexpr int64_t kLeastBytes = int64_t{256} << 20;
-  constexpr int64_t kPartBytes = 16 << 10;
-  bytes = RoundUp(bytes, kPartBytes);
-  const int64_t pieces = DivideUp(kLeastBytes, bytes);
-  kernels::cpu::ThreadPool pool(threads);
-  const kernels::HostMemory memory =
-      kernels::HostMemory::Allocate(pieces * bytes).value();
-  std::memset(memory.data(), 1, pieces * bytes);
-  volatile uint64_t keep = 0;
-  int64_t piece = 0;
-  const int64_t parts = bytes / kPartBytes;
-  const int64_t parts_each = DivideUp<int64_t>(parts, 6 * threads);
-  const auto read = [&](auto read_all) {
-    const std::byte* begin = memory.data() + piece * bytes;
-    piece = (piece + 1) % pieces;
-    pool.ParallelFor(DivideUp(parts, parts_each), [&](int64_t i, int) {
-      const int64_t first = i * parts_each;
-      const int64_t count = std::min(parts_each, parts - first);
-      const uint64_t sum =
-          read_all(begin + first * kPartBytes, count * kPartBytes);
-      if (sum == 0) keep = sum;
-    });
-  };
-  const double seconds =
-      std::min(BestSeconds(0.2, [&] { read(ReadAll<0>); }),
-               BestSeconds(0.2, [&] { read(ReadAll<2048>); }));
-  return static_cast<double>(bytes) / seconds;
+  const int64_t piece_bytes = parts_ * kPartBytes;
+  pieces_ = DivideUp(kLeastBytes, piece_bytes);
+  memory_ = kernels::HostMemory::Allocate(pieces_ * piece_bytes).value();
+  std::memset(memory_.data(), 1, memory_.size_bytes());
+}
+
+void MemoryReader::Read(Ahead ahead) {
+  // Tasks as large as those of a linear layer.
+  constexpr int kTasksPerThread = 6;
+  const int64_t parts_each =
+      DivideUp<int64_t>(parts_, kTasksPerThread * pool_.threads());
+  const std::byte* begin = memory_.data() + piece_ * parts_ * kPartBytes;
+  piece_ = (piece_ + 1) % pieces_;
+  pool_.ParallelFor(DivideUp(parts_, parts_each), [&](int64_t i, int) {
+    const int64_t first = i * parts_each;
+    const int64_t bytes = std::min(parts_each, parts_ - first) * kPartBytes;
+    const std::byte* from = begin + first * kPartBytes;
+    const uint64_t sum = ahead == Ahead::kAsked ? ReadAll<2048>(from, bytes)
+                                                : ReadAll<0>(from, bytes);
+    if (sum == 0) keep_ = sum;
+  });
+}
+
+double MeasureRead(int threads, int64_t bytes) {
+  MemoryReader reader(threads, bytes);
+  const double seconds = std::min(
+      BestSeconds(0.2, [&] { reader.Read(MemoryReader::Ahead::kHardware); }),
+      BestSeconds(0.2, [&] { reader.Read(MemoryReader::Ahead::kAsked); }));
+  return static_cast<double>(reader.bytes()) / seconds;
 }
 
 double MeasureInt8(int threads, CpuTarget target) {
