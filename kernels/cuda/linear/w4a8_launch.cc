@@ -1,0 +1,141 @@
+// The launcher of the W4A8 kernels.
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "kernels/cuda/linear/inst/w4a8_kernels.h"
+#include "kernels/cuda/linear/kernel_setup.h"
+#include "kernels/cuda/linear/w4a8_plan.h"
+#include "kernels/cuda/runtime.h"
+
+namespace nibble::kernels::cuda {
+namespace {
+
+constexpr int64_t kCopyBytes =
+    16;  // what bulk and tensor copies are aligned to
+constexpr int64_t kStoreBytes = 8;
+
+bool IsAligned(const void* p, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+void CheckArgs(const W4a8Args& args) {
+  NIBBLE_CHECK(args.w.blocks != nullptr &&
+               IsAligned(args.w.blocks, kCopyBytes));
+  NIBBLE_CHECK(args.x.codes != nullptr && IsAligned(args.x.codes, kCopyBytes));
+  NIBBLE_CHECK_GE(args.x.pitch, args.w.k);
+  NIBBLE_CHECK_EQ(args.x.pitch % kCopyBytes, 0);
+  NIBBLE_CHECK(args.x.scales != nullptr);
+  NIBBLE_CHECK_EQ(args.w.row_scales != nullptr,
+                  args.w.format.kind == W4a8Kind::kRerounded);
+  if (args.w.format.HasMinimums()) {
+    NIBBLE_CHECK(args.x.sums != nullptr && IsAligned(args.x.sums, kCopyBytes));
+  }
+  NIBBLE_CHECK(args.y != nullptr);
+  NIBBLE_CHECK_GE(args.ldy, args.w.n);
+  NIBBLE_CHECK(args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16 ||
+               args.y_dtype == DType::kF32);
+}
+
+// The driver's function that describes a matrix to the tensor copy unit; asked
+// for by name, since the driver's library is not linked.
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+EncodeTiled TensorMapEncoder() {
+  static const EncodeTiled encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    NIBBLE_CUDA_CHECK(cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
+    NIBBLE_CHECK(found == cudaDriverEntryPointSuccess);
+    return reinterpret_cast<EncodeTiled>(function);
+  }();
+  return encode;
+}
+
+// Bytes [rows, columns], rows `pitch` apart. By value.
+struct Bytes {
+  const void* data;
+  int64_t rows, columns, pitch;
+};
+
+// Reads them in boxes of a stage's 128 bytes times `box_rows` rows, zeros
+// beyond their edges.
+CUtensorMap MapOf(const Bytes& bytes, int box_rows) {
+  CUtensorMap map;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(bytes.columns),
+                               static_cast<cuuint64_t>(bytes.rows)};
+  const cuuint64_t pitches[1] = {static_cast<cuuint64_t>(bytes.pitch)};
+  const cuuint32_t box[2] = {kW4a8StageK, static_cast<cuuint32_t>(box_rows)};
+  const cuuint32_t steps[2] = {1, 1};
+  const CUresult result = TensorMapEncoder()(
+      &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(bytes.data),
+      sizes, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  NIBBLE_CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS));
+  return map;
+}
+
+// Fills what PlanW4a8 leaves open.
+void PointAt(const W4a8Args& args, W4a8Params& params) {
+  params.w = args.w.blocks;
+  params.row_scales = args.w.row_scales;
+  params.x_scales = args.x.scales;
+  params.bias = args.bias;
+  params.y = args.y;
+  params.ldy = args.ldy;
+  params.y_dtype = args.y_dtype;
+  params.wide = args.y_dtype != DType::kF32 && IsAligned(args.y, kStoreBytes) &&
+                args.ldy * ElementBytes(args.y_dtype) % kStoreBytes == 0;
+}
+
+}  // namespace
+
+bool W4a8IsCompiled() { return true; }
+
+void LaunchW4a8(const W4a8Args& args, const LaunchSpec& spec,
+                const DeviceInfo& device, CUstream_st* stream,
+                const W4a8LaunchOptions& options) {
+  NIBBLE_CHECK_GE(args.m, 0);
+  if (args.m == 0) return;
+  CheckArgs(args);
+  const W4a8Problem problem{args.w.format, args.m, args.w.n, args.w.k};
+  const auto columns = ParseW4a8Spec(args.w.format, spec);
+  const auto plan =
+      columns.has_value() ? PlanW4a8(problem, *columns, device) : std::nullopt;
+  if (!plan.has_value()) {
+    ::nibble::internal::CheckFailed(
+        __FILE__, __LINE__,
+        absl::StrCat(spec.ToString(), " cannot run ", problem.ToString(),
+                     " on ", device.ToString()));
+  }
+  const void* kernel = W4a8KernelOf(args.w.format, *columns);
+  PrepareKernel(kernel, device.index);
+  W4a8Params params = plan->params;
+  PointAt(args, params);
+  const CUtensorMap x_map =
+      MapOf({args.x.codes, args.m, args.w.k, args.x.pitch}, params.x_box);
+  CUtensorMap sums_map = x_map;  // not read where there are no minimums
+  if (args.w.format.HasMinimums()) {
+    const int64_t pitch = W4a8SumsPitch(args.w.format, args.w.k);
+    sums_map = MapOf({args.x.sums, args.m, pitch, pitch}, params.x_box);
+  }
+
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(plan->ctas));
+  launch.blockDim = dim3(128 * (kW4a8Warpgroups + 1));
+  launch.dynamicSmemBytes = static_cast<size_t>(plan->shared_bytes);
+  launch.stream = stream;
+  launch.attrs = &attribute;
+  launch.numAttrs = options.overlap ? 1 : 0;
+  void* kernel_args[] = {const_cast<CUtensorMap*>(&x_map), &sums_map, &params};
+  NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
+}
+
+}  // namespace nibble::kernels::cuda
