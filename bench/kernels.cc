@@ -17,6 +17,7 @@
 #include "bench/gpu_ladder.h"
 #include "bench/gpu_linear.h"
 #include "bench/gpu_quantize.h"
+#include "bench/gpu_w4a8.h"
 #include "bench/gpu_w8a8.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/device.h"
@@ -47,6 +48,7 @@ struct Options {
   bool quick = false;
   bool ladder = false;
   bool quantize = false;
+  bool w4a8 = false;
   bool w8a8 = false;
   bool check_only = false;
   bool every = false;
@@ -95,6 +97,9 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--quantize", options.quantize,
                "Instead of the sweep: activations to 8 bits, fused with norm "
                "and SiLU-mul, against the copy bandwidth");
+  app.add_flag("--w4a8", options.w4a8,
+               "Instead of the sweep: 4-bit weights times INT8 activations, "
+               "against cuBLASLt on BF16");
   app.add_flag("--w8a8", options.w8a8,
                "Instead of the sweep: INT8 and FP8 weights and activations, "
                "against cuBLASLt");
@@ -168,6 +173,7 @@ absl::StatusOr<int> Run(const Options& options) {
   const auto measure = [&] {
     if (options.ladder) return RunLadder(tools);
     if (options.quantize) return SweepQuantize(sweep, tools);
+    if (options.w4a8) return SweepW4a8(sweep, tools);
     if (options.w8a8) return SweepW8a8(sweep, tools);
     return SweepLinear(sweep, tools);
   };
