@@ -18,6 +18,14 @@ namespace nibble::kernels {
 // M"): decode rows the narrow one, prompt rows the wide one.
 enum class LinearPath : uint8_t { kNarrow, kWide };
 
+// The second packing of a matrix, in 8 bits with a scale for each row of W,
+// that the wide path runs on.
+enum class WidePacking : uint8_t {
+  kNone,  // there is none: the wide path runs on the narrow packing
+  kInt8,
+  kE4m3,  // FP8
+};
+
 // One way to run one linear layer: printable, comparable, no pointers. What
 // the numbers mean is the backend's business.
 struct LaunchSpec {
@@ -106,6 +114,9 @@ struct LinearOptions {
   // silu(x gate^T) * (x up^T), [rows, f]: n() is f. No bias, kStore only.
   // UNIMPLEMENTED where a backend has no such kernel.
   bool silu_mul = false;
+  // UNIMPLEMENTED where a backend, or its device, has no kernels for it; not
+  // together with silu_mul.
+  WidePacking wide = WidePacking::kNone;
   int64_t max_rows = 512;  // the largest M that Run will see
 };
 
@@ -125,6 +136,8 @@ class LinearOp {
   // Bytes of prepared weights this op owns (not those of the mapped file).
   virtual int64_t packed_bytes() const = 0;
   virtual const LinearPlan& plan() const = 0;
+  // The plan of the wide packing, or null where there is none.
+  virtual const LinearPlan* wide_plan() const { return nullptr; }
 
   // M = 0 is a no-op.
   virtual void Run(const LinearCall& call) const = 0;

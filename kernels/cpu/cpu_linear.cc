@@ -75,6 +75,11 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(
     return absl::UnimplementedError(absl::StrCat(
         "linear layer '", options.name, "': the CPU does not fuse SiLU"));
   }
+  if (options.wide != WidePacking::kNone) {
+    return absl::UnimplementedError(
+        absl::StrCat("linear layer '", options.name,
+                     "': the CPU has one packing for all paths"));
+  }
   std::unique_ptr<CpuLinear> op(new CpuLinear());
   op->context_ = context;
   op->k_ = parts[0].k;

@@ -177,6 +177,11 @@ absl::StatusOr<std::unique_ptr<LinearOp>> MakeReferenceLinear(
     return absl::UnimplementedError(absl::StrCat(
         "linear layer ", options.name, ": the reference does not fuse SiLU"));
   }
+  if (options.wide != WidePacking::kNone) {
+    return absl::UnimplementedError(
+        absl::StrCat("linear layer ", options.name,
+                     ": the reference has one packing for all paths"));
+  }
   const int64_t k = parts.front().k;
   int64_t n = 0;
   for (const WeightView& part : parts) {

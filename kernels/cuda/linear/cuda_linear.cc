@@ -18,14 +18,6 @@ namespace {
 
 constexpr int64_t kScratchAlignment = 256;
 
-absl::Status Annotate(const absl::Status& status, const LinearOptions& options,
-                      std::string_view what) {
-  return absl::Status(
-      status.code(),
-      absl::StrCat("linear layer '", options.name, "', ", std::string(what),
-                   ": ", std::string(status.message())));
-}
-
 // Whether two tensors can be rows of one packed matrix.
 bool SharesLaunch(const WeightView& a, const WeightView& b) {
   const auto a_layout = W4LayoutOf(a);
@@ -62,30 +54,15 @@ absl::Status CheckParts(std::span<const WeightView> parts,
   }
   if (options.bias != nullptr) return refuse("silu_mul takes no bias");
   if (options.gather) return refuse("silu_mul has no rows to gather");
-  return absl::OkStatus();
-}
-
-// Host memory [bytes] copied to new device memory.
-absl::StatusOr<DeviceBuffer> Upload(const void* data, int64_t bytes,
-                                    const Stream& stream) {
-  NIBBLE_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Make(bytes));
-  if (bytes > 0) {
-    NIBBLE_CUDA_CHECK(cudaMemcpyAsync(buffer.data(), data,
-                                      static_cast<size_t>(bytes),
-                                      cudaMemcpyHostToDevice, stream.get()));
-    stream.Synchronize();  // `data` may go now
+  if (options.wide != WidePacking::kNone) {
+    return absl::UnimplementedError(
+        absl::StrCat("linear layer '", options.name,
+                     "': silu_mul has no 8-bit packing for the wide path"));
   }
-  return buffer;
+  return absl::OkStatus();
 }
 
 }  // namespace
-
-absl::Status LinearScratch::Reserve(int64_t bytes) {
-  if (bytes <= buffer_.bytes()) return absl::OkStatus();
-  buffer_ = DeviceBuffer();  // before its successor needs the room
-  NIBBLE_ASSIGN_OR_RETURN(buffer_, DeviceBuffer::Make(bytes));
-  return absl::OkStatus();
-}
 
 absl::StatusOr<std::unique_ptr<CudaLinear>> CudaLinear::Create(
     std::span<const WeightView> parts, const LinearOptions& options,
@@ -110,6 +87,10 @@ absl::StatusOr<std::unique_ptr<CudaLinear>> CudaLinear::Create(
         op->AddSegment(parts.subspan(begin, end - begin), options));
     begin = end;
   }
+  if (options.wide != WidePacking::kNone && options.multiply) {
+    NIBBLE_ASSIGN_OR_RETURN(op->wide_,
+                            WideLinear::Create(parts, options, context));
+  }
   NIBBLE_RETURN_IF_ERROR(op->ReserveMemory(options));
   if (options.multiply) {
     for (Segment& segment : op->segments_) segment.plan = op->MakePlan(segment);
@@ -125,22 +106,20 @@ absl::Status CudaLinear::AddSegment(std::span<const WeightView> parts,
   Segment segment;
   segment.first_column = n_;
   segment.columns = options.silu_mul ? parts[0].n : packed.n;
-  auto blocks =
-      Upload(packed.blocks.data(), static_cast<int64_t>(packed.blocks.size()),
-             *context_.stream);
-  if (!blocks.ok()) return Annotate(blocks.status(), options, "weights");
-  segment.blocks = *std::move(blocks);
+  NIBBLE_ASSIGN_OR_RETURN(
+      segment.blocks, UploadForLayer(packed.blocks.data(),
+                                     static_cast<int64_t>(packed.blocks.size()),
+                                     *context_.stream, options, "weights"));
   segment.weights = {.blocks = segment.blocks.data(),
                      .n = packed.n,
                      .k = packed.k,
                      .layout = packed.layout,
                      .tensor_scale = packed.tensor_scale};
-  auto x_perm =
-      Upload(packed.x_perm.data(),
-             static_cast<int64_t>(packed.x_perm.size() * sizeof(int32_t)),
-             *context_.stream);
-  if (!x_perm.ok()) return Annotate(x_perm.status(), options, "act-order");
-  segment.x_perm = *std::move(x_perm);
+  NIBBLE_ASSIGN_OR_RETURN(
+      segment.x_perm, UploadForLayer(packed.x_perm.data(),
+                                     static_cast<int64_t>(packed.x_perm.size() *
+                                                          sizeof(int32_t)),
+                                     *context_.stream, options, "act-order"));
   n_ += segment.columns;
   segments_.push_back(std::move(segment));
   return absl::OkStatus();
@@ -149,14 +128,14 @@ absl::Status CudaLinear::AddSegment(std::span<const WeightView> parts,
 absl::Status CudaLinear::ReserveMemory(const LinearOptions& options) {
   const auto float_bytes = static_cast<int64_t>(sizeof(float));
   if (options.bias != nullptr) {
-    auto bias = Upload(options.bias, n_ * float_bytes, *context_.stream);
-    if (!bias.ok()) return Annotate(bias.status(), options, "bias");
-    bias_ = *std::move(bias);
+    NIBBLE_ASSIGN_OR_RETURN(
+        bias_, UploadForLayer(options.bias, n_ * float_bytes, *context_.stream,
+                              options, "bias"));
   }
   if (options.gather) {
     auto ids =
         DeviceBuffer::Make(max_rows_ * static_cast<int64_t>(sizeof(int32_t)));
-    if (!ids.ok()) return Annotate(ids.status(), options, "row ids");
+    if (!ids.ok()) return AnnotateLayer(ids.status(), options, "row ids");
     ids_ = *std::move(ids);
   }
   const bool reorders =
@@ -167,10 +146,12 @@ absl::Status CudaLinear::ReserveMemory(const LinearOptions& options) {
         max_rows_ * ActivationPitch(k_) * ElementBytes(context_.x_dtype),
         kScratchAlignment);
   }
-  if (const absl::Status status = context_.scratch->Reserve(
-          kernel_scratch_offset_ + W4ScratchBytes(max_rows_, k_));
+  const int64_t wide_bytes =
+      wide_.has_value() ? WideLinear::ScratchBytes(max_rows_, k_) : 0;
+  if (const absl::Status status = context_.scratch->Reserve(std::max(
+          kernel_scratch_offset_ + W4ScratchBytes(max_rows_, k_), wide_bytes));
       !status.ok()) {
-    return Annotate(status, options, "scratch");
+    return AnnotateLayer(status, options, "scratch");
   }
   return absl::OkStatus();
 }
@@ -178,7 +159,7 @@ absl::Status CudaLinear::ReserveMemory(const LinearOptions& options) {
 int64_t CudaLinear::packed_bytes() const {
   int64_t bytes = 0;
   for (const Segment& segment : segments_) bytes += segment.blocks.bytes();
-  return bytes;
+  return bytes + (wide_.has_value() ? wide_->packed_bytes() : 0);
 }
 
 W4Args CudaLinear::ArgsFor(const Segment& segment,
@@ -233,6 +214,11 @@ void CudaLinear::Run(const LinearCall& call) const {
                context_.x_dtype);
   NIBBLE_CHECK(epilogue_ == W4Epilogue::kStore ||
                call.epilogue == Epilogue::kStore);
+  if (call.path == LinearPath::kWide && wide_.has_value()) {
+    wide_->Run(call, bias_.bytes() > 0 ? bias_.as<const float>() : nullptr,
+               context_);
+    return;
+  }
   for (const Segment& segment : segments_) {
     LaunchW4(ArgsFor(segment, call), segment.plan.ForRows(rows),
              context_.device, context_.stream->get(),

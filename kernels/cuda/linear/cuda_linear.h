@@ -1,50 +1,25 @@
-// Linear layers of the CUDA backend: 4-bit weights, 16-bit activations.
+// Linear layers of the CUDA backend: 4-bit weights, 16-bit activations, and for
+// the wide path, if wanted, the same weights in 8 bits.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/linear/cold_timer.h"
-#include "kernels/cuda/linear/plan_cache.h"
+#include "kernels/cuda/linear/linear_context.h"
 #include "kernels/cuda/linear/w4a16.h"
+#include "kernels/cuda/linear/wide_linear.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/linear.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_view.h"
 
 namespace nibble::kernels::cuda {
-
-// Device memory that the layers of one stream use one after the other. Owned
-// by the backend; grows while models load, and must not once a graph that uses
-// it has been captured.
-class LinearScratch final {
- public:
-  // RESOURCE_EXHAUSTED when the device has not that much left.
-  absl::Status Reserve(int64_t bytes);
-  std::byte* data() const { return buffer_.data(); }
-
- private:
-  DeviceBuffer buffer_;
-};
-
-// What the layers of one backend share. Borrowed; all of it outlives them.
-struct CudaLinearContext {
-  DeviceInfo device;
-  const Stream* stream = nullptr;
-  LinearScratch* scratch = nullptr;
-  PlanCache* plans = nullptr;
-  ColdTimer* timer = nullptr;    // null: the first candidates are taken
-  double tune_seconds = 2.0;     // at most, for each shape not in `plans`
-  DType x_dtype = DType::kBF16;  // kBF16 or kF16
-  int pack_threads = 1;
-  bool overlap = true;  // W4LaunchOptions::overlap
-};
 
 // Packed matrices stacked along n. Owned by the model; immutable after Create;
 // Run and GatherRows are called by the engine thread only and enqueue work on
@@ -66,6 +41,9 @@ class CudaLinear final : public LinearOp {
   int64_t packed_bytes() const override;
   // Of the first launch.
   const LinearPlan& plan() const override { return segments_.front().plan; }
+  const LinearPlan* wide_plan() const override {
+    return wide_.has_value() ? &wide_->plan() : nullptr;
+  }
   // y is device memory, kBF16, kF16 or kF32; x a CudaActivations of the
   // context's type. May be captured.
   void Run(const LinearCall& call) const override;
@@ -88,7 +66,6 @@ class CudaLinear final : public LinearOp {
   absl::Status AddSegment(std::span<const WeightView> parts,
                           const LinearOptions& options);
   absl::Status ReserveMemory(const LinearOptions& options);
-  PlanKey KeyFor(const Segment& segment) const;
   // The plan of a segment: kept from earlier, or measured now.
   LinearPlan MakePlan(const Segment& segment) const;
   W4Args ArgsFor(const Segment& segment, const LinearCall& call) const;
@@ -99,6 +76,7 @@ class CudaLinear final : public LinearOp {
   int64_t k_ = 0;
   int64_t max_rows_ = 0;
   std::vector<Segment> segments_;
+  std::optional<WideLinear> wide_;
   DeviceBuffer bias_;  // float [n], or empty
   DeviceBuffer ids_;   // int32 [max_rows], or empty
   // Where in the scratch the kernels' own begins: behind the reordered x.
