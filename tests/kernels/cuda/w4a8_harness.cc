@@ -1,9 +1,11 @@
 #include "tests/kernels/cuda/w4a8_harness.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <span>
+#include <thread>
 
 #include "base/checked_math.h"
 #include "kernels/reference/half.h"
@@ -138,29 +140,50 @@ W4a8Args W4a8Operands::Args(int64_t m) const {
           .bias = bias_device_.as<float>()};
 }
 
-W4A8Dot W4a8Operands::Expected(int64_t row, int64_t column) const {
-  const std::span<const int8_t> x = RowOf(x_, row, problem_.k);
-  const double x_scale = x_scales_[row], bias = bias_[column];
-  W4A8Dot dot;
-  if (problem_.format.kind == W4a8Kind::kRerounded) {
-    int64_t sum = 0;
-    for (int64_t i = 0; i < problem_.k; ++i) {
-      sum += int64_t{W4a8CodeAt(packed_, column, i)} * x[i];
-    }
-    dot.value = static_cast<double>(packed_.row_scales[column]) *
-                static_cast<double>(sum);
-    dot.magnitude = std::fabs(dot.value);
-  } else {
-    const int64_t groups = numbers_.Groups();
-    dot = kernels::reference::DotOfW4A8(
-        {.codes = RowOf(numbers_.codes, column, problem_.k),
-         .scales = RowOf(numbers_.scales, column, groups),
-         .minimums = RowOf(numbers_.minimums, column, groups),
-         .group = numbers_.group},
-        x);
+void W4a8Operands::ExpectColumn(int64_t column, std::vector<W4A8Dot>& y) const {
+  const auto& [format, m, n, k] = problem_;
+  const bool rerounded = format.kind == W4a8Kind::kRerounded;
+  std::vector<int> codes;
+  for (int64_t i = 0; rerounded && i < k; ++i) {
+    codes.push_back(W4a8CodeAt(packed_, column, i));
   }
-  return {.value = x_scale * dot.value + bias,
-          .magnitude = x_scale * dot.magnitude + std::fabs(bias)};
+  const int64_t groups = numbers_.Groups();
+  for (int64_t row = 0; row < m; ++row) {
+    const std::span<const int8_t> x = RowOf(x_, row, k);
+    W4A8Dot dot;
+    if (rerounded) {
+      int64_t sum = 0;
+      for (int64_t i = 0; i < k; ++i) sum += int64_t{codes[i]} * x[i];
+      dot.value = static_cast<double>(packed_.row_scales[column]) *
+                  static_cast<double>(sum);
+      dot.magnitude = std::fabs(dot.value);
+    } else {
+      dot = kernels::reference::DotOfW4A8(
+          {.codes = RowOf(numbers_.codes, column, k),
+           .scales = RowOf(numbers_.scales, column, groups),
+           .minimums = RowOf(numbers_.minimums, column, groups),
+           .group = numbers_.group},
+          x);
+    }
+    const double x_scale = x_scales_[row], bias = bias_[column];
+    y[row * n + column] = {
+        .value = x_scale * dot.value + bias,
+        .magnitude = x_scale * dot.magnitude + std::fabs(bias)};
+  }
+}
+
+std::vector<W4A8Dot> W4a8Operands::Expected() const {
+  std::vector<W4A8Dot> y(static_cast<size_t>(problem_.m * problem_.n));
+  std::atomic<int64_t> next = 0;
+  std::vector<std::thread> threads;
+  const unsigned wanted = std::max(1u, std::thread::hardware_concurrency());
+  for (unsigned i = 0; i < wanted; ++i) {
+    threads.emplace_back([&] {
+      for (int64_t c = next++; c < problem_.n; c = next++) ExpectColumn(c, y);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return y;
 }
 
 std::vector<std::byte> W4a8Operands::ExpectedSums() const {

@@ -38,14 +38,18 @@ class W4a8Operands final {
 
   // The arguments for the first m rows, without y.
   kernels::cuda::W4a8Args Args(int64_t m) const;
-  // What y holds at a place, and the magnitude of what it is a sum of.
-  kernels::reference::W4A8Dot Expected(int64_t row, int64_t column) const;
+  // What y [m, n] holds, and the magnitudes of what its elements are sums of.
+  // Uses all cores.
+  std::vector<kernels::reference::W4A8Dot> Expected() const;
   // Bytes that the sums of x should be, [m, W4a8SumsPitch].
   std::vector<std::byte> ExpectedSums() const;
   std::vector<std::byte> Sums() const;
   const kernels::cuda::W4a8Problem& problem() const { return problem_; }
 
  private:
+  void ExpectColumn(int64_t column,
+                    std::vector<kernels::reference::W4A8Dot>& y) const;
+
   kernels::cuda::W4a8Problem problem_;
   kernels::cuda::W4Numbers numbers_;
   kernels::cuda::PackedW4a8 packed_;

@@ -47,20 +47,14 @@ double Tolerance(const W4A8Dot& dot, DType dtype) {
   return 0x1p-15 * dot.magnitude + rounding * std::fabs(dot.value) + 0x1p-24;
 }
 
-void ExpectRight(const W4a8Operands& operands, const W4a8Output& output,
-                 int64_t m, DType dtype, const std::string& what) {
+void ExpectRight(const std::vector<W4A8Dot>& expected, const W4a8Output& output,
+                 DType dtype, const std::string& what) {
   ASSERT_EQ(output.problem, "") << what;
-  const int64_t n = operands.problem().n;
   const int64_t size = kernels::ElementBytes(dtype);
-  for (int64_t row = 0; row < m; ++row) {
-    for (int64_t column = 0; column < n; ++column) {
-      const W4A8Dot dot = operands.Expected(row, column);
-      const double y =
-          Decode(dtype, output.y.data() + (row * n + column) * size);
-      ASSERT_LE(std::fabs(y - dot.value), Tolerance(dot, dtype))
-          << what << " at " << row << ", " << column << ": " << y << ", not "
-          << dot.value;
-    }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double y = Decode(dtype, output.y.data() + i * size);
+    ASSERT_LE(std::fabs(y - expected[i].value), Tolerance(expected[i], dtype))
+        << what << " at " << i << ": " << y << ", not " << expected[i].value;
   }
 }
 
@@ -68,18 +62,19 @@ TEST_P(W4a8Test, IsRightInOddShapesAndTypes) {
   for (const Shape& shape : kShapes) {
     const W4a8Problem problem{GetParam(), kManyRows, shape.n, shape.k};
     const W4a8Operands operands(problem, W4a8Numbers::kAny);
+    const std::vector<W4A8Dot> expected = operands.Expected();
     const auto specs = W4a8Specs(problem);
     ASSERT_FALSE(specs.empty());
     for (const LaunchSpec& spec : specs) {
-      ExpectRight(
-          operands, RunW4a8(operands, kManyRows, DType::kF32, true, spec),
-          kManyRows, DType::kF32, problem.ToString() + " " + spec.ToString());
+      ExpectRight(expected,
+                  RunW4a8(operands, kManyRows, DType::kF32, true, spec),
+                  DType::kF32, problem.ToString() + " " + spec.ToString());
     }
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       for (const bool aligned : {true, false}) {
-        ExpectRight(operands,
+        ExpectRight(expected,
                     RunW4a8(operands, kManyRows, dtype, aligned, specs[0]),
-                    kManyRows, dtype, problem.ToString());
+                    dtype, problem.ToString());
       }
     }
   }
@@ -91,12 +86,13 @@ TEST_P(W4a8Test, IntegersAreExact) {
   for (const Shape& shape : kShapes) {
     const W4a8Problem problem{GetParam(), kManyRows, shape.n, shape.k};
     const W4a8Operands operands(problem, W4a8Numbers::kIntegers);
+    const std::vector<W4A8Dot> expected = operands.Expected();
     for (const LaunchSpec& spec : W4a8Specs(problem)) {
       const W4a8Output output =
           RunW4a8(operands, kManyRows, DType::kF32, true, spec);
-      for (int64_t i = 0; i < kManyRows * shape.n; ++i) {
+      for (size_t i = 0; i < expected.size(); ++i) {
         ASSERT_EQ(Decode(DType::kF32, output.y.data() + i * 4),
-                  operands.Expected(i / shape.n, i % shape.n).value)
+                  expected[i].value)
             << problem.ToString() << " " << spec.ToString() << " at " << i;
       }
     }
