@@ -7,10 +7,10 @@
 //   stage:  x [columns][128], 128-byte swizzled     W: two blocks
 //   (w4a8_layout.h)
 //
-// Each warpgroup has one step (k = 32) of products under way and unpacks the
-// next meanwhile. Where scales are those of groups, integer sums are drained
-// into FP32 ones, y += f * sum, and minimums times sums of x are where y
-// starts: products of BF16 numbers (w4a8_layout.h).
+// Each warpgroup has one or two steps (k = 32) of products under way and
+// unpacks the next meanwhile. Where scales are those of groups, integer sums
+// are drained into FP32 ones, y += f * sum, and minimums times sums of x are
+// where y starts: products of BF16 numbers (w4a8_layout.h).
 #pragma once
 
 #include "kernels/cuda/linear/w4a8_store.cuh"
@@ -43,14 +43,15 @@ class W4a8Multiplier {
       const bool more = pair + 1 < p_.k_pairs;
       Unrolled<T::kPairSteps>([&](auto number) {
         constexpr int kStep = decltype(number)::value;
-        constexpr bool kStageBegins = kStep % kStageSteps == 0;
+        // The stage before has been multiplied.
+        constexpr bool kReleases = kStep % kStageSteps == T::kInFlight - 1;
         Hold<kStep>();
         WgmmaFence();
-        WgmmaInt<true>(sums, a_[kStep % 2][0], Operand<kStep>(),
+        WgmmaInt<true>(sums, a_[kStep % T::kBuffers][0], Operand<kStep>(),
                        pair > 0 || kStep > 0);
         WgmmaCommit();
-        WgmmaWait<1>();
-        if (kStageBegins && (pair > 0 || kStep > 0)) Release(before);
+        WgmmaWait<T::kInFlight>();
+        if (kReleases && (pair > 0 || kStep >= kStageSteps)) Release(before);
         if constexpr (kStep % kStageSteps == kStageSteps - 1) before = stage_;
         UnpackNext<kStep>(more);
       });
@@ -116,7 +117,7 @@ class W4a8Multiplier {
   __device__ __forceinline__ void Hold() {
 #pragma unroll
     for (int part = 0; part < T::kParts; ++part) {
-      HoldOperand(a_[kStep % 2][part]);
+      HoldOperand(a_[kStep % T::kBuffers][part]);
     }
   }
 
@@ -144,7 +145,7 @@ class W4a8Multiplier {
       stage_ = cursor_.stage;
       if (there) cursor_.Next();
     }
-    Unpack(words_, kNext, a_[(kStep + 1) % 2]);
+    Unpack(words_, kNext, a_[(kStep + 1) % T::kBuffers]);
   }
 
   // y = the product of minimums and sums of x, or zeros.
@@ -218,13 +219,11 @@ class W4a8Multiplier {
       Hold<kStep>();
       if constexpr (kInGroup == 0) HoldAccumulators(acc[kGroup]);
       WgmmaFence();
-      WgmmaInt<kSigned>(acc[kGroup], a_[kStep % 2][0], Operand<kStep>(),
-                        kInGroup > 0);
+      WgmmaInt<kSigned>(acc[kGroup], a_[kStep % T::kBuffers][0],
+                        Operand<kStep>(), kInGroup > 0);
       WgmmaCommit();
-      WgmmaWait<1>();
-      if constexpr (kStep == kStageSteps) {
-        Release(first);
-      }
+      WgmmaWait<T::kInFlight>();
+      if constexpr (kStep == kStageSteps) Release(first);
       Add<kInGroup * kShare, (kInGroup + 1) * kShare>(acc[1 - kGroup],
                                                       scales_[1 - kGroup], y);
       if constexpr (kInGroup == kStageSteps - 1) {
@@ -256,7 +255,8 @@ class W4a8Multiplier {
       Hold<kStep>();
       HoldAccumulators(acc);
       WgmmaFence();
-      WgmmaInt<kSigned>(acc, a_[kStep % 2][0], Operand<kStep>(), false);
+      WgmmaInt<kSigned>(acc, a_[kStep % T::kBuffers][0], Operand<kStep>(),
+                        false);
       WgmmaCommit();
       [[maybe_unused]] uint32_t subs[2];
 #pragma unroll
@@ -305,12 +305,12 @@ class W4a8Multiplier {
       WgmmaFence();
 #pragma unroll
       for (int part = 0; part < T::kParts; ++part) {
-        WgmmaInt<false>(acc[part], a_[kStep % 2][part], Operand<kStep>(),
-                        kStep > 0);
+        WgmmaInt<false>(acc[part], a_[kStep % T::kBuffers][part],
+                        Operand<kStep>(), kStep > 0);
       }
       WgmmaCommit();
-      if constexpr (kStep > 0) WgmmaWait<1>();
-      if constexpr (kStep == kStageSteps) Release(first);
+      WgmmaWait<T::kInFlight>();
+      if constexpr (kStep == kStageSteps + T::kInFlight - 1) Release(first);
       if constexpr (kStep == kStageSteps - 1) first = stage_;
       if constexpr (kStep == T::kPairSteps - 1) {
         last_ = stage_;
@@ -339,8 +339,8 @@ class W4a8Multiplier {
   int stage_ = 0;       // being multiplied
   int last_ = 0;        // the second of a pair
   W4a8Words<T> words_;
-  uint32_t a_[2][T::kParts][4];  // of the step under way and of the next
-  float scales_[2][2];           // kDrainsUnder: of a pair's groups
+  uint32_t a_[T::kBuffers][T::kParts][4];  // of steps under way and the next
+  float scales_[2][2];                     // kDrainsUnder: of a pair's groups
 };
 
 // A warpgroup's work, from the first tile to the last.

@@ -32,6 +32,11 @@ struct W4a8Kernel {
   static constexpr int kParts = kKind == W4a8Kind::kSubScale ? 2 : 1;
   // Sums of a group are drained under the products of the next.
   static constexpr bool kDrainsUnder = !kChain && kGroupSteps == 4;
+  // Steps whose products are under way while the next one is unpacked. ptxas
+  // would wait for each where sums are drained meanwhile and it were two.
+  static constexpr int kInFlight = kDrainsUnder ? 1 : 2;
+  static constexpr int kBuffers = 2 * kInFlight;  // of A operands
+  static_assert(kPairSteps % kBuffers == 0, "steps name their buffers");
   static constexpr int kAccs = kDrainsUnder ? 2 : kParts;
 };
 
