@@ -65,6 +65,8 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
   StageX<X> stage_x(p, row0, first, blocks);
 
   // The warp's ring, and its loading end: the next block of the warp's walk.
+  // Worked out when x has been asked for, where nothing is asked for before it:
+  // it wants parameters that x does not.
   int tiles, own_tiles, lanes, warp;
   char* ring;
   int load_tile = tile_lane, load_block = 0;
@@ -101,7 +103,8 @@ __global__ void __launch_bounds__(kSmallMaxThreads, 1)
     }
     CommitCopies();
   };
-  // The two instructions take time also where no kernel is waited for.
+  // A stage asked for before the kernels ahead have ended is only worth while
+  // with programmatic dependent launch.
   const bool early = p.dependency == Dependency::kWeightsFirst;
   if (p.dependency != Dependency::kNone) {
     if (early) {
