@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/checked_math.h"
-#include "hwy/targets.h"
+#include "kernels/cpu/float_tiles.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -132,15 +132,13 @@ __attribute__((target("avx2,fma"))) double Fmas256() {
   return 12 * 16.0 * kLoops;
 }
 
-double Fmas() {
-  // Highway's better targets have lower bits.
-  if ((hwy::SupportedTargets() & (HWY_AVX2 - 1)) != 0) return Fmas512();
-  return __builtin_cpu_supports("fma") ? Fmas256() : 0;
-}
+// Nothing where the machine has none.
+double FmasNarrow() { return __builtin_cpu_supports("fma") ? Fmas256() : 0; }
 #else
 double Dots512() { return 0; }
 double Dots256() { return 0; }
-double Fmas() { return 0; }
+double Fmas512() { return 0; }
+double FmasNarrow() { return 0; }
 #endif
 
 // Operations per second of `threads` threads that each call `body`, which
@@ -215,6 +213,11 @@ double MeasureInt8(int threads, CpuTarget target) {
   return MeasureOperations(threads, wide ? Dots512 : Dots256);
 }
 
-double MeasureFma(int threads) { return MeasureOperations(threads, Fmas); }
+double MeasureFma(int threads) {
+  // Tiles of floats are as high as the registers that Highway took allow.
+  const bool wide =
+      kernels::cpu::FloatTileRows() == kernels::cpu::kMaxFloatTileRows;
+  return MeasureOperations(threads, wide ? Fmas512 : FmasNarrow);
+}
 
 }  // namespace nibble::bench
