@@ -5,9 +5,9 @@
 //   stage:  x [rows][128]  W [columns][128]   128-byte swizzled, as wgmma reads
 //
 // Sums of INT8 products and, for kE4m3Fast, of FP8 ones stay in the tensor
-// cores' accumulators over all of k. For kE4m3 and kE4m3Block each step's sums
-// begin at zero and are added in FP32, ascending; the two warpgroups share a
-// tile there, so that one multiplies while the other adds.
+// cores' accumulators over all of k. For kE4m3 each step's sums begin at zero
+// and are added in FP32, ascending; the two warpgroups share a tile there, so
+// that one multiplies while the other adds.
 //
 // With kPingPong each warpgroup has a tile of its own and they take turns:
 // while one stores, the other one has the tensor cores.
@@ -30,10 +30,19 @@ class W8Multiplier {
                                           int warpgroup)
       : p_(p), barriers_(barriers), warpgroup_(warpgroup) {
     constexpr int kStep = static_cast<int>(kW8BlockK);
+    constexpr W8Schedule kSchedule = T::kTile.schedule;
+    const int x_row =
+        kSchedule == W8Schedule::kRows ? warpgroup * T::kTile.PartRows() : 0;
+    const int w_row = kSchedule == W8Schedule::kColumns
+                          ? warpgroup * T::kTile.PartColumns()
+                          : 0;
     const uint32_t shared = SharedAddress(shared_memory);
-    x_ = SwizzledOperand(shared + W8PartRow<T>(warpgroup_) * kStep);
-    w_ = SwizzledOperand(shared + T::kXBytes +
-                         W8PartColumn<T>(warpgroup_) * kStep);
+    x_ = SwizzledOperand(shared + x_row * kStep);
+    w_ = SwizzledOperand(shared + T::kXBytes + w_row * kStep);
+    scales_ =
+        reinterpret_cast<const float*>(shared_memory + T::kShared.scales_at) +
+        x_row + threadIdx.x % kW8WarpgroupThreads / 32 * 16 +
+        threadIdx.x % 32 / 4;
     const int lane = threadIdx.x % 32;
     tells_ = lane < p.cluster;
     empty_ = InCta(barriers.Empty(0), tells_ ? lane : 0);
@@ -129,72 +138,32 @@ class W8Multiplier {
       }
     }
     int block = 0;
-    StepScales next = LoadScales(place, 0);
-#pragma unroll 1
-    for (; block + T::kTogether <= p_.k_blocks; block += T::kTogether) {
-      const StepScales scales = next;
-      next = LoadScales(place, block + T::kTogether);
-      AddSteps<T::kTogether>(scales, sums);
-    }
     if constexpr (T::kTogether > 1) {
 #pragma unroll 1
-      for (; block < p_.k_blocks; ++block) {
-        AddSteps<1>(LoadScales(place, block), sums);
+      for (; block + T::kTogether <= p_.k_blocks; block += T::kTogether) {
+        AddSteps<T::kTogether>(place, block, sums);
       }
     }
-  }
-
-  // The scales of kTogether steps, of a thread's rows and the parts' columns;
-  // kE4m3Block. They are asked for a round ahead.
-  struct StepScales {
-    float x[T::kTogether][T::kRowParts][2];
-    float w[T::kTogether][T::kColumnParts];
-  };
-  __device__ __forceinline__ StepScales LoadScales(const W8Place& place,
-                                                   int block) const {
-    StepScales scales = {};
-    if constexpr (T::kBlockScales) {
-      const int thread = threadIdx.x % kW8WarpgroupThreads;
-      const int row = place.row + W8PartRow<T>(warpgroup_) + thread / 32 * 16 +
-                      thread % 32 / 4;
-      const int column = place.column + W8PartColumn<T>(warpgroup_);
-#pragma unroll
-      for (int step = 0; step < T::kTogether; ++step) {
-        // Beyond the last ones, those will do: nothing comes of them.
-        const int64_t at = min(block + step, p_.k_blocks - 1);
-#pragma unroll
-        for (int i = 0; i < T::kRowParts; ++i) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            scales.x[step][i][half] =
-                __ldcg(p_.x_scales + at * p_.x_scales_pitch +
-                       min(row + i * 64 + half * 8, p_.m - 1));
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < T::kColumnParts; ++j) {
-          const int64_t of = min(column + j * T::kTiles * 8, p_.n - 1) /
-                             static_cast<int>(kW8BlockN);
-          scales.w[step][j] = __ldg(p_.w_scales + of * p_.k_blocks + at);
-        }
-      }
-    }
-    return scales;
+#pragma unroll 1
+    for (; block < p_.k_blocks; ++block) AddSteps<1>(place, block, sums);
   }
 
   // Adds the products of kSteps steps. Straight on, so that ptxas sees which
   // accumulators are in flight: otherwise it would wait for each wgmma.
   template <int kSteps>
-  __device__ __forceinline__ void AddSteps(const StepScales& scales,
+  __device__ __forceinline__ void AddSteps(const W8Place& place, int block,
                                            typename T::Sums& sums) {
     if constexpr (kSteps > 1) {
       static_assert(T::kRowParts == 1 && T::kColumnParts == 1);
       uint32_t step[kSteps][T::kTiles][4];
       int stages[kSteps];
+      float scales[kSteps][2];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         stages[i] = cursor_.stage;
+        const float w_scale = WScale(place, 0, block + i);
         WaitFull();
+        Scale(stages[i], 0, w_scale, scales[i]);
         HoldAccumulators(step[i]);
         WgmmaFence();
         Enqueue(0, 0, stages[i], false, step[i]);
@@ -205,52 +174,83 @@ class W8Multiplier {
         constexpr int i = decltype(number)::value;
         WgmmaWait<kSteps - 1 - i>();
         HoldAccumulators(step[i]);
-        Release(stages[i]);
-        Add(step[i], scales.x[i][0], scales.w[i][0], sums[0][0]);
+        ReleaseRead(stages[i]);
+        Add(step[i], scales[i], sums[0][0]);
       });
     } else {
+      const int stage = cursor_.stage;
+      float w_scales[T::kColumnParts];
+#pragma unroll
+      for (int j = 0; j < T::kColumnParts; ++j) {
+        w_scales[j] = WScale(place, j, block);
+      }
       WaitFull();
 #pragma unroll
       for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
         for (int j = 0; j < T::kColumnParts; ++j) {
           uint32_t step[T::kTiles][4];
+          float scales[2];
+          Scale(stage, i, w_scales[j], scales);
           HoldAccumulators(step);
           WgmmaFence();
-          Enqueue(i, j, cursor_.stage, false, step);
+          Enqueue(i, j, stage, false, step);
           WgmmaCommit();
           WgmmaWait<0>();
           HoldAccumulators(step);
           if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) {
-            Release(cursor_.stage);
+            ReleaseRead(stage);
           }
-          Add(step, scales.x[0][i], scales.w[0][j], sums[i][j]);
+          Add(step, scales, sums[i][j]);
         }
       }
       cursor_.Next();
     }
   }
 
-  __device__ __forceinline__ void Add(const uint32_t (&step)[T::kTiles][4],
-                                      const float (&x_scales)[2], float w_scale,
-                                      float (&sum)[T::kTiles][4]) const {
-    float scales[2];
+  // The scale of a block of W; kE4m3Block.
+  __device__ __forceinline__ float WScale(const W8Place& place, int column_part,
+                                          int block) const {
+    if constexpr (!T::kBlockScales) return 1;
+    // Beyond the last columns of W the scale of the last ones will do.
+    const int column = min(
+        place.column + PartColumn() + column_part * T::kTiles * 8, p_.n - 1);
+    const int row = column / static_cast<int>(kW8BlockN);
+    return __ldg(p_.w_scales + int64_t{row} * p_.k_blocks + block);
+  }
+  // What a stage's sums are multiplied with, for a thread's rows eight apart.
+  __device__ __forceinline__ void Scale(int stage, int row_part, float w_scale,
+                                        float (&scales)[2]) const {
     if constexpr (T::kBlockScales) {
-      scales[0] = __fmul_rn(x_scales[0], w_scale);
-      scales[1] = __fmul_rn(x_scales[1], w_scale);
+      const float* at = scales_ + stage * T::kTile.rows + row_part * 64;
+      scales[0] = __fmul_rn(at[0], w_scale);
+      scales[1] = __fmul_rn(at[8], w_scale);
     }
+  }
+  // After the stage's scales have been read as well.
+  __device__ __forceinline__ void ReleaseRead(int stage) const {
+    if constexpr (T::kBlockScales) __syncwarp();
+    Release(stage);
+  }
+  __device__ __forceinline__ void Add(const uint32_t (&step)[T::kTiles][4],
+                                      const float (&scales)[2],
+                                      float (&sum)[T::kTiles][4]) const {
 #pragma unroll
     for (int tile = 0; tile < T::kTiles; ++tile) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const float number = __uint_as_float(step[tile][e]);
-        if constexpr (T::kBlockScales) {
-          sum[tile][e] = __fmaf_rn(number, scales[e / 2], sum[tile][e]);
-        } else {
-          sum[tile][e] = __fadd_rn(sum[tile][e], number);
-        }
+        sum[tile][e] = T::kBlockScales
+                           ? __fmaf_rn(number, scales[e / 2], sum[tile][e])
+                           : __fadd_rn(sum[tile][e], number);
       }
     }
+  }
+
+  __device__ __forceinline__ int PartColumn() const {
+    return T::kTile.schedule == W8Schedule::kColumns
+               ? warpgroup_ * T::kTile.PartColumns()
+               : 0;
   }
 
   const W8Params& p_;
@@ -261,6 +261,7 @@ class W8Multiplier {
   bool tells_;      // whether this lane tells a CTA of stages given back
   uint32_t empty_;  // the barrier of that CTA's stage 0
   uint64_t x_, w_;
+  const float* scales_;  // of x, of the thread's first row, stage 0
 };
 
 // A warpgroup's work, from the first tile to the last.
@@ -268,8 +269,12 @@ template <typename T>
 __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
                                         const W8Barriers<T>& barriers,
                                         int warpgroup, int rank) {
-  const int row0 = W8PartRow<T>(warpgroup);
-  const int column0 = W8PartColumn<T>(warpgroup);
+  constexpr W8Schedule kSchedule = T::kTile.schedule;
+  const int row0 =
+      kSchedule == W8Schedule::kRows ? warpgroup * T::kTile.PartRows() : 0;
+  const int column0 = kSchedule == W8Schedule::kColumns
+                          ? warpgroup * T::kTile.PartColumns()
+                          : 0;
   const int barrier = kW8WarpgroupBarrier + warpgroup;
   const W8Vectors<T> vectors(shared, warpgroup);
   W8Multiplier<T> multiplier(p, shared, barriers, warpgroup);
@@ -334,7 +339,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   // Others may still send to this CTA, or wait for what it gives back.
   if (p.cluster > 1) {
-    __syncwarp();
     ClusterArrive();
     ClusterWait();
   }

@@ -61,7 +61,7 @@ struct W8Activations {
   // [1], [m] or [ceil(k / 128), scales_pitch]
   const float* scales = nullptr;
   W8Scaling scaling = W8Scaling::kRow;
-  int64_t scales_pitch = 0;        // floats, of blocks: >= m
+  int64_t scales_pitch = 0;        // of blocks: >= m, a multiple of 4
   const int32_t* zeros = nullptr;  // [m], each in [-128, 127], or null; kInt8
 };
 

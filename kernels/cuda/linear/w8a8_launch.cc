@@ -35,7 +35,11 @@ void CheckArgs(const W8Args& args) {
   const bool blocks = args.kind == W8Kind::kE4m3Block;
   NIBBLE_CHECK_EQ(args.x.scaling == W8Scaling::kBlock, blocks);
   NIBBLE_CHECK_EQ(args.w.scaling == W8Scaling::kBlock, blocks);
-  if (blocks) NIBBLE_CHECK_GE(args.x.scales_pitch, args.m);
+  if (blocks) {
+    NIBBLE_CHECK(IsAligned(args.x.scales, kWideBytes));
+    NIBBLE_CHECK_GE(args.x.scales_pitch, args.m);
+    NIBBLE_CHECK_EQ(args.x.scales_pitch % 4, 0);
+  }
   if (args.x.zeros != nullptr) {
     NIBBLE_CHECK(args.kind == W8Kind::kInt8 && args.w.sums != nullptr);
     NIBBLE_CHECK_LE(args.w.k, kW8MaxZerosK);

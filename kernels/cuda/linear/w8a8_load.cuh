@@ -31,30 +31,56 @@ __device__ __forceinline__ bool ElectLane() {
   return elected != 0;
 }
 
-// One warp: brings every step of every tile of the CTA, and its part of W to
-// all of the cluster. W is no other kernel's result: the first stages of it are
-// asked for before the kernels ahead have ended.
+// One warp: brings every step of every tile of the CTA, and its part of what
+// the cluster shares to all of the cluster. W is no other kernel's result: the
+// first stages of it are asked for before the kernels ahead have ended.
 template <typename T>
 __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
                                           const CUtensorMap* x_map,
                                           const CUtensorMap* w_map,
                                           const W8Barriers<T>& barriers,
                                           int rank) {
+  constexpr bool kSharesW = T::kTile.SharesW();
   constexpr int kStep = static_cast<int>(kW8BlockK);
   const uint32_t at = SharedAddress(shared);
   const auto everyone = static_cast<uint16_t>((1 << p.cluster) - 1);
-  const int w_part = rank * p.w_box;  // rows
-  const int bytes = p.x_box * kStep + T::kWBytes;
+  const bool alone = p.cluster == 1;
+  const int x_part = kSharesW ? 0 : rank * p.x_box;  // rows
+  const int w_part = kSharesW ? rank * p.w_box : 0;
+  const int bytes = (kSharesW ? 1 : p.cluster) * p.x_box * kStep + T::kWBytes;
+  // The bytes of the scales of the tile's rows of x, as far as there are any.
+  const auto scales_bytes = [&](const W8Place& place) {
+    const int there = static_cast<int>(p.x_scales_pitch) - place.row;
+    return T::kBlockScales ? 4 * max(0, min(T::kTile.rows, there)) : 0;
+  };
   const auto load_w = [&](const W8Place& place, int stage, int block) {
     const uint32_t full = barriers.Full(stage);
-    BarrierArriveExpect(full, bytes);
+    BarrierArriveExpect(full, bytes + scales_bytes(place));
     const uint32_t to =
         at + stage * T::kShared.stage_bytes + T::kXBytes + w_part * kStep;
     const int row = place.column + w_part;
-    if (p.cluster == 1) {
+    if (!kSharesW || alone) {
       TensorCopy(to, w_map, block * kStep, row, full);
     } else {
       TensorCopyToAll(to, w_map, block * kStep, row, full, everyone);
+    }
+  };
+  const auto load_x = [&](const W8Place& place, int stage, int block) {
+    const uint32_t full = barriers.Full(stage);
+    const uint32_t to = at + stage * T::kShared.stage_bytes + x_part * kStep;
+    const int row = place.row + x_part;
+    if (kSharesW || alone) {
+      TensorCopy(to, x_map, block * kStep, row, full);
+    } else {
+      TensorCopyToAll(to, x_map, block * kStep, row, full, everyone);
+    }
+    if constexpr (T::kBlockScales) {
+      const int scales = scales_bytes(place);
+      if (scales > 0) {
+        BulkCopy(at + T::kShared.scales_at + stage * T::kTile.rows * 4,
+                 p.x_scales + block * p.x_scales_pitch + place.row, scales,
+                 full);
+      }
     }
   };
 
@@ -80,8 +106,7 @@ __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
       if (ask_w) BarrierWait(barriers.Empty(cursor.stage), cursor.parity ^ 1);
       if (ElectLane()) {
         if (ask_w) load_w(place, cursor.stage, block);
-        TensorCopy(at + cursor.stage * T::kShared.stage_bytes, x_map,
-                   block * kStep, place.row, barriers.Full(cursor.stage));
+        load_x(place, cursor.stage, block);
       }
       __syncwarp();
       cursor.Next();

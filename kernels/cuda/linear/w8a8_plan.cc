@@ -16,19 +16,16 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr std::string_view kKernelPrefix = "w8a8_";
-// Bytes of x that CTAs walk over before they go to the next columns: with W
-// passing by they stay in L2, 60 MB on an H200. More is a little faster for
-// k = 4,096 (m = 4,096 at once) and a little slower for k = 14,336.
-constexpr int64_t kRasterBytes = int64_t{24} << 20;
-constexpr size_t kMaxGuesses = 10;
+constexpr int kClusters[] = {1, 2, 4};
+// Rows of x that CTAs walk over before they go to the next columns, so that
+// what they share stays in L2: 1,024 to 4,096 are equally fast on an H200.
+constexpr int kRasterRows = 2048;
+constexpr size_t kMaxGuesses = 8;
 
 // What the kernel counts in 32 bits.
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;  // of x and of W
 constexpr int64_t kMaxK = int64_t{1} << 30;
 constexpr int64_t kMaxItems = std::numeric_limits<int>::max();
-
-// Up to so many rows no tile is flatter.
-constexpr int kFewRows = 64;
 
 // A swizzled operand is made of eights of rows.
 constexpr int kEight = 8;
@@ -50,15 +47,17 @@ std::string_view ScheduleName(W8Schedule schedule) {
 bool InRange(const W8Problem& problem, const W8Config& config,
              const DeviceInfo& device) {
   if (device.compute_major != 9 || device.compute_minor != 0) return false;
-  if (device.shared_memory_bytes < LayOutW8(config.tile).bytes) {
+  if (device.shared_memory_bytes < LayOutW8(problem.kind, config.tile).bytes) {
     return false;
   }
   if (problem.m < 1 || problem.m > kMaxRows) return false;
   if (problem.n < 1 || problem.n > kMaxRows) return false;
   if (problem.k < 1 || problem.k > kMaxK) return false;
   if (problem.kind == W8Kind::kInt8 && problem.k > kW8MaxInt8K) return false;
-  return config.cluster >= 1 &&
-         config.tile.columns % (config.cluster * kEight) == 0;
+  const int shared =
+      config.tile.SharesW() ? config.tile.columns : config.tile.rows;
+  return config.cluster >= 1 && config.cluster <= config.tile.MaxCluster() &&
+         shared % (config.cluster * kEight) == 0;
 }
 
 // What a launch may take, in clocks: good enough to leave out what cannot be
@@ -140,9 +139,11 @@ LaunchSpec W8Spec(W8Kind kind, const W8Config& config) {
 
 std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec) {
   for (const W8Tile& tile : W8Tiles(kind)) {
-    for (const int cluster : kW8Clusters) {
+    for (const int cluster : kClusters) {
       const W8Config config{tile, cluster};
-      if (W8Spec(kind, config) == spec) return config;
+      if (cluster <= tile.MaxCluster() && W8Spec(kind, config) == spec) {
+        return config;
+      }
     }
   }
   return std::nullopt;
@@ -152,10 +153,12 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device, int clusters) {
   if (!InRange(problem, config, device) || clusters < 1) return std::nullopt;
   const W8Tile& tile = config.tile;
-  const int64_t item_rows = int64_t{tile.rows} * config.cluster;
+  const int w_sharers = tile.SharesW() ? config.cluster : 1;
+  const int x_sharers = tile.SharesW() ? 1 : config.cluster;
+  const int64_t item_rows = int64_t{tile.rows} * w_sharers;
+  const int64_t item_columns = int64_t{tile.columns} * x_sharers;
   const int64_t row_items = DivideUp(problem.m, item_rows);
-  const int64_t column_items =
-      DivideUp(problem.n, static_cast<int64_t>(tile.columns));
+  const int64_t column_items = DivideUp(problem.n, item_columns);
   if (row_items * column_items > kMaxItems) return std::nullopt;
 
   W8Launch launch;
@@ -167,15 +170,14 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
   params.cluster = config.cluster;
   // Rows of x that are not there need no room: what the tensor cores read
   // there reaches only rows of y that are not stored.
+  const int64_t rows = std::min<int64_t>(problem.m, tile.rows);
   params.x_box = static_cast<int>(
-      RoundUp(std::min<int64_t>(problem.m, tile.rows), int64_t{kEight}));
-  params.w_box = tile.columns / config.cluster;
+      RoundUp(DivideUp(rows, int64_t{x_sharers}), int64_t{kEight}));
+  params.w_box = tile.columns / w_sharers;
   params.row_items = static_cast<int>(row_items);
   params.column_items = static_cast<int>(column_items);
-  const int64_t most = std::max<int64_t>(
-      1, kRasterBytes / (params.k_blocks * kW8BlockK * item_rows));
   params.raster =
-      static_cast<int>(DivideUp(row_items, DivideUp(row_items, most)));
+      static_cast<int>(std::max<int64_t>(1, kRasterRows / item_rows));
   params.by_raster_items =
       DivideBy(int64_t{params.raster} * params.column_items);
   params.by_raster = DivideBy(params.raster);
@@ -185,7 +187,7 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
       static_cast<int>(std::min<int64_t>(row_items * column_items, clusters)) *
       config.cluster;
   launch.threads = (tile.Warpgroups() + 1) * kW8WarpgroupThreads;
-  launch.shared_bytes = LayOutW8(tile).bytes;
+  launch.shared_bytes = LayOutW8(problem.kind, tile).bytes;
   return launch;
 }
 
@@ -199,13 +201,16 @@ std::vector<W8Config> W8Configs(const W8Problem& problem,
                                 const DeviceInfo& device) {
   std::vector<std::pair<double, W8Config>> guesses;
   for (const W8Tile& tile : W8Tiles(problem.kind)) {
-    for (const int cluster : kW8Clusters) {
+    for (const int cluster : kClusters) {
       const W8Config config{tile, cluster};
       const auto launch = PlanW8(problem, config, device);
       if (!launch) continue;
-      // Half of a cluster, or of the rows of a flat tile, would be nothing.
-      if (cluster > 1 && problem.m <= tile.rows) continue;
-      if (tile.rows > kFewRows && problem.m <= kFewRows) continue;
+      // A cluster of which one CTA has a tile gains nothing.
+      const bool alone =
+          tile.SharesW() ? problem.m <= tile.rows : problem.n <= tile.columns;
+      if (cluster > 1 && alone) continue;
+      // Half of the rows of a flat tile would be nothing.
+      if (tile.SharesW() && 2 * problem.m <= tile.rows) continue;
       guesses.emplace_back(GuessClocks(problem, config, *launch), config);
     }
   }

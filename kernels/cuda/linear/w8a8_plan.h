@@ -30,6 +30,12 @@ struct W8Tile {
 
   bool operator==(const W8Tile&) const = default;
 
+  // The CTAs of a cluster have neighbouring tiles and load half of what they
+  // share each: W in flat tiles, x in others.
+  constexpr bool SharesW() const { return rows >= 128; }
+  // More CTAs of flat tiles would leave multiprocessors without work: an H200
+  // has room for 66 clusters of two, but for no more than 30 of four.
+  constexpr int MaxCluster() const { return SharesW() ? 2 : 4; }
   constexpr int Warpgroups() const {
     return schedule == W8Schedule::kSingle ? 1 : 2;
   }
@@ -52,23 +58,18 @@ inline constexpr W8Tile kW8PlainTiles[] = {
     {64, 64, W8Schedule::kColumns},    {64, 32, W8Schedule::kSingle},
 };
 inline constexpr W8Tile kW8PromotedTiles[] = {
-    {128, 256, W8Schedule::kRows},  {256, 128, W8Schedule::kRows},
-    {128, 224, W8Schedule::kRows},  {128, 192, W8Schedule::kRows},
-    {128, 128, W8Schedule::kRows},  {64, 128, W8Schedule::kColumns},
-    {64, 64, W8Schedule::kColumns}, {64, 32, W8Schedule::kSingle},
+    {128, 256, W8Schedule::kRows},   {128, 224, W8Schedule::kRows},
+    {128, 192, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
+    {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
+    {64, 32, W8Schedule::kSingle},
 };
 // A warpgroup's part must not cross a border of blocks of W, or be made of
 // parts of wgmma that do not.
 inline constexpr W8Tile kW8BlockTiles[] = {
-    {128, 256, W8Schedule::kRows},  {256, 128, W8Schedule::kRows},
-    {128, 128, W8Schedule::kRows},  {64, 128, W8Schedule::kColumns},
-    {64, 64, W8Schedule::kColumns}, {64, 32, W8Schedule::kSingle},
+    {128, 256, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
+    {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
+    {64, 32, W8Schedule::kSingle},
 };
-
-// CTAs of a cluster: they have tiles below each other, and each loads its part
-// of the rows of W for all. An H200 has room for 66 clusters of two, but for no
-// more than 30 of four. Sharing x instead gains nothing where x is small.
-inline constexpr int kW8Clusters[] = {1, 2};
 
 inline constexpr int kW8WarpgroupThreads = 128;
 inline constexpr int kW8MaxStages = 16;
@@ -79,19 +80,23 @@ inline constexpr int kW8SharedBytes = 227 << 10;
 struct W8Shared {
   int stages;  // of x, [rows][128], and W, [columns][128] behind it
   int stage_bytes;
+  int scales_at;    // kE4m3Block: float [stages][rows], of x
   int vectors_at;   // float [warpgroup][3][part columns]
   int barriers_at;  // full [stages], empty [stages], turn [2]
   int bytes;
 };
-constexpr W8Shared LayOutW8(const W8Tile& tile) {
+constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
   W8Shared shared{};
+  const bool block = kind == W8Kind::kE4m3Block;
   const int vectors = tile.Warpgroups() * 3 * tile.PartColumns() * 4;
+  const int scales = block ? tile.rows * 4 : 0;
   constexpr int kStageBarriers = 2 * 8, kTurnBarriers = 2 * 8;
   shared.stage_bytes = (tile.rows + tile.columns) * static_cast<int>(kW8BlockK);
   shared.stages = (kW8SharedBytes - vectors - kTurnBarriers) /
-                  (shared.stage_bytes + kStageBarriers);
+                  (shared.stage_bytes + scales + kStageBarriers);
   if (shared.stages > kW8MaxStages) shared.stages = kW8MaxStages;
-  shared.vectors_at = shared.stages * shared.stage_bytes;
+  shared.scales_at = shared.stages * shared.stage_bytes;
+  shared.vectors_at = shared.scales_at + shared.stages * scales;
   shared.barriers_at = shared.vectors_at + vectors;
   shared.bytes =
       shared.barriers_at + shared.stages * kStageBarriers + kTurnBarriers;
@@ -138,8 +143,11 @@ constexpr W8Place PlaceW8(const W8Params& p, W8Tile tile, int item, int rank) {
   const int rest = item - first * p.column_items;
   const int column_item = left < p.raster ? p.by_last(rest) : p.by_raster(rest);
   const int row_item = first + rest - column_item * rows;
-  return {.row = (row_item * p.cluster + rank) * tile.rows,
-          .column = column_item * tile.columns};
+  // The CTAs of a cluster are neighbours along what they do not share.
+  const int row = tile.SharesW() ? row_item * p.cluster + rank : row_item;
+  const int column =
+      tile.SharesW() ? column_item : column_item * p.cluster + rank;
+  return {.row = row * tile.rows, .column = column * tile.columns};
 }
 
 // One way to launch the kernel. By value.

@@ -125,7 +125,7 @@ template <typename Pair>
 __device__ __forceinline__ void StoreEight16(char* y, const char* residual,
                                              float (&v)[8]) {
   if (residual != nullptr) {
-    const uint4 r = __ldcg(reinterpret_cast<const uint4*>(residual));
+    const uint4 r = *reinterpret_cast<const uint4*>(residual);
     const uint32_t words[4] = {r.x, r.y, r.z, r.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void StoreEight32(char* y, const char* residual,
                                              float (&v)[8]) {
   if (residual != nullptr) {
     const auto* r = reinterpret_cast<const float4*>(residual);
-    const float4 low = __ldcg(r), high = __ldcg(r + 1);
+    const float4 low = r[0], high = r[1];
     const float added[8] = {low.x,  low.y,  low.z,  low.w,
                             high.x, high.y, high.z, high.w};
 #pragma unroll
@@ -156,19 +156,19 @@ __device__ __forceinline__ void StoreOne(DType dtype, char* y,
                                          const char* residual, float v) {
   if (dtype == DType::kBF16) {
     if (residual != nullptr) {
-      v = __fadd_rn(v, __bfloat162float(__ldcg(
-                           reinterpret_cast<const __nv_bfloat16*>(residual))));
+      v = __fadd_rn(v, __bfloat162float(
+                           *reinterpret_cast<const __nv_bfloat16*>(residual)));
     }
     *reinterpret_cast<__nv_bfloat16*>(y) = __float2bfloat16_rn(v);
   } else if (dtype == DType::kF16) {
     if (residual != nullptr) {
-      v = __fadd_rn(
-          v, __half2float(__ldcg(reinterpret_cast<const __half*>(residual))));
+      v = __fadd_rn(v,
+                    __half2float(*reinterpret_cast<const __half*>(residual)));
     }
     *reinterpret_cast<__half*>(y) = __float2half_rn(v);
   } else {
     if (residual != nullptr) {
-      v = __fadd_rn(v, __ldcg(reinterpret_cast<const float*>(residual)));
+      v = __fadd_rn(v, *reinterpret_cast<const float*>(residual));
     }
     *reinterpret_cast<float*>(y) = v;
   }
@@ -263,8 +263,8 @@ __device__ __forceinline__ float ToFloat(typename T::Number sum) {
   }
 }
 
-// Eight outputs of a thread, in one of its rows and its columns of a group of
-// 32; all but the residual.
+// Eight outputs of a thread: those of columns `at` on of the part, in one of
+// its rows; all but the residual.
 template <typename T>
 __device__ __forceinline__ void Finish(
     const W8Vectors<T>& vectors, int group, float row_scale, int half,
@@ -274,9 +274,8 @@ __device__ __forceinline__ void Finish(
 #pragma unroll
   for (int four = 0; four < 8; four += 4) {
     float scales[4], bias[4];
-    if constexpr (!T::kBlockScales) {
+    if constexpr (!T::kBlockScales)
       LoadFour(vectors.scales + at + four, scales);
-    }
     LoadFour(vectors.bias + at + four, bias);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {

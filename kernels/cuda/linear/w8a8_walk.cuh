@@ -20,7 +20,7 @@ template <W8Kind kKindOf, W8Tile kTileOf>
 struct W8Kernel {
   static constexpr W8Kind kKind = kKindOf;
   static constexpr W8Tile kTile = kTileOf;
-  static constexpr W8Shared kShared = LayOutW8(kTile);
+  static constexpr W8Shared kShared = LayOutW8(kKind, kTile);
   static_assert(kShared.stages >= 3, "too few stages to hide memory");
   static_assert(kTile.PartColumns() % kW8RowGroup == 0,
                 "threads store the columns of whole groups");
@@ -55,26 +55,13 @@ struct W8Kernel {
                 "a product of blocks has one scale of W");
   // Registers of a thread that loads and of one that computes, where there are
   // three warpgroups: all that a multiprocessor has.
-  static constexpr int kLoadRegisters = 24;
-  static constexpr int kComputeRegisters = 240;
+  static constexpr int kLoadRegisters = kBlockScales ? 40 : 24;
+  static constexpr int kComputeRegisters = kBlockScales ? 232 : 240;
+  static_assert(kLoadRegisters + 2 * kComputeRegisters == 504);
   // A thread's sums, [row part][column part][eight of columns][4].
   using Number = std::conditional_t<kPromoted, float, uint32_t>;
   using Sums = Number[kRowParts][kColumnParts][kTiles][4];
 };
-
-// Where a warpgroup's part of a tile begins.
-template <typename T>
-__device__ __forceinline__ int W8PartRow(int warpgroup) {
-  return T::kTile.schedule == W8Schedule::kRows
-             ? warpgroup * T::kTile.PartRows()
-             : 0;
-}
-template <typename T>
-__device__ __forceinline__ int W8PartColumn(int warpgroup) {
-  return T::kTile.schedule == W8Schedule::kColumns
-             ? warpgroup * T::kTile.PartColumns()
-             : 0;
-}
 
 // The barriers in shared memory. By value, one a thread.
 template <typename T>

@@ -243,7 +243,7 @@ W8Runner& W8Runner::Get() {
 std::vector<LaunchSpec> W8Runner::Specs(const W8Problem& problem) const {
   std::vector<LaunchSpec> specs;
   for (const W8Tile& tile : kernels::cuda::W8Tiles(problem.kind)) {
-    for (const int cluster : kernels::cuda::kW8Clusters) {
+    for (const int cluster : {1, 2, 4}) {
       const LaunchSpec spec =
           kernels::cuda::W8Spec(problem.kind, W8Config{tile, cluster});
       if (kernels::cuda::W8Feasible(problem, spec, device_)) {

@@ -27,7 +27,9 @@ constexpr int64_t kColumns[] = {1, 31, 32, 576, 2'112, 13'653, 28'672};
 std::vector<W8Config> AllConfigs(W8Kind kind) {
   std::vector<W8Config> configs;
   for (const W8Tile& tile : W8Tiles(kind)) {
-    for (const int cluster : kW8Clusters) configs.push_back({tile, cluster});
+    for (int cluster = 1; cluster <= tile.MaxCluster(); cluster *= 2) {
+      configs.push_back({tile, cluster});
+    }
   }
   return configs;
 }
@@ -164,19 +166,22 @@ TEST(PlanW8, CopiesFillTheStage) {
   for (const W8Kind kind : kW8Kinds) {
     for (const W8Config& config : AllConfigs(kind)) {
       const W8Tile& tile = config.tile;
-      const W8Shared shared = LayOutW8(tile);
+      const W8Shared shared = LayOutW8(kind, tile);
       EXPECT_EQ(shared.stage_bytes % 1024, 0);
+      EXPECT_EQ(shared.scales_at % 16, 0);
       EXPECT_EQ(shared.vectors_at % 16, 0);
       EXPECT_EQ(shared.barriers_at % 8, 0);
       for (const int64_t m : kRows) {
         const auto launch = PlanW8({kind, m, 4'096, 256}, config, Hopper());
         ASSERT_TRUE(launch.has_value());
         const W8Params& p = launch->params;
+        const int x_sharers = tile.SharesW() ? 1 : config.cluster;
+        const int w_sharers = tile.SharesW() ? config.cluster : 1;
         EXPECT_EQ(p.x_box % 8, 0);
         EXPECT_EQ(p.w_box % 8, 0);
-        EXPECT_EQ(p.w_box * config.cluster, tile.columns);
-        EXPECT_GE(p.x_box, std::min<int64_t>(m, tile.rows));
-        EXPECT_LE(p.x_box, tile.rows);
+        EXPECT_EQ(p.w_box * w_sharers, tile.columns);
+        EXPECT_GE(p.x_box * x_sharers, std::min<int64_t>(m, tile.rows));
+        EXPECT_LE(p.x_box * x_sharers, tile.rows);
         EXPECT_LE(p.w_box, 256);
       }
     }
