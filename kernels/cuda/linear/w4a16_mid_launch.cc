@@ -1,5 +1,4 @@
 // The launcher of the W4A16 kernel for many rows.
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cuda/linear/inst/mid_kernels.h"
 #include "kernels/cuda/linear/kernel_setup.h"
+#include "kernels/cuda/linear/tensor_map.h"
 #include "kernels/cuda/linear/w4a16_mid.h"
 #include "kernels/cuda/linear/w4a16_prepare.h"
 #include "kernels/cuda/runtime.h"
@@ -14,45 +14,17 @@
 namespace nibble::kernels::cuda {
 namespace {
 
-// The driver's function that describes a matrix to the tensor copy unit; asked
-// for by name, since the driver's library is not linked.
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled TensorMapEncoder() {
-  static const EncodeTiled encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    NIBBLE_CUDA_CHECK(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
-    NIBBLE_CHECK(found == cudaDriverEntryPointSuccess);
-    return reinterpret_cast<EncodeTiled>(function);
-  }();
-  return encode;
-}
-
-// A matrix of 16-bit elements, read in boxes of kChunkK times `columns` rows,
-// zeros beyond its edges. By value.
-struct XMatrix {
-  const void* data;
-  int64_t rows, k, pitch;  // elements
-  DType dtype;
-};
-
-CUtensorMap MapOfX(const XMatrix& x, int columns) {
-  CUtensorMap map;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(x.k),
-                               static_cast<cuuint64_t>(x.rows)};
-  const cuuint64_t pitches[1] = {static_cast<cuuint64_t>(x.pitch) * 2};
-  const cuuint32_t box[2] = {kChunkK, static_cast<cuuint32_t>(columns)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult result = TensorMapEncoder()(
-      &map,
-      x.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                              : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      2, const_cast<void*>(x.data), sizes, pitches, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  NIBBLE_CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS));
-  return map;
+// x [rows, k] as tensor copies see it: 16-bit elements, rows `pitch` of them
+// apart.
+TensorMatrix MatrixOfX(const void* x, int64_t rows, int64_t k, int64_t pitch,
+                       DType dtype) {
+  return {.data = x,
+          .type = dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+          .element_bytes = 2,
+          .rows = rows,
+          .columns = k,
+          .pitch_bytes = pitch * 2};
 }
 
 cudaLaunchAttribute Overlapping() {
@@ -63,9 +35,9 @@ cudaLaunchAttribute Overlapping() {
 }
 
 // Enqueues the kernel that prepares x; where x and its sums are then.
-XMatrix Prepare(const W4Args& args, const void* kernel, int columns,
-                uint32_t* arrived, int counters, CUstream_st* stream,
-                bool overlap) {
+TensorMatrix Prepare(const W4Args& args, const void* kernel, int columns,
+                     uint32_t* arrived, int counters, CUstream_st* stream,
+                     bool overlap) {
   const MidScratch at = LayOutMidScratch(args.m, args.w.k);
   auto* scratch = static_cast<char*>(args.scratch);
   const bool scales = args.x_dtype == DType::kBF16;
@@ -92,8 +64,8 @@ XMatrix Prepare(const W4Args& args, const void* kernel, int columns,
   launch.numAttrs = overlap ? 1 : 0;
   void* kernel_args[] = {&params};
   NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
-  if (scales) return {scratch, args.m, args.w.k, at.x_pitch, args.x_dtype};
-  return {args.x, args.m, args.w.k, args.ldx, args.x_dtype};
+  return MatrixOfX(scales ? scratch : args.x, args.m, args.w.k,
+                   scales ? at.x_pitch : args.ldx, args.x_dtype);
 }
 
 }  // namespace
@@ -123,7 +95,7 @@ void LaunchMid(const W4Args& args, const MidConfig& config,
   params.tensor_scale = w.tensor_scale;
 
   bool overlap = options.overlap;
-  XMatrix x{args.x, args.m, w.k, args.ldx, args.x_dtype};
+  TensorMatrix x = MatrixOfX(args.x, args.m, w.k, args.ldx, args.x_dtype);
   const int counters =
       config.parts == 1 ? 0
                         : (params.work >> params.parts_log2) * kMidWarpgroups;
@@ -137,7 +109,7 @@ void LaunchMid(const W4Args& args, const MidConfig& config,
                                       counters * sizeof(uint32_t), stream));
     overlap = false;
   }
-  const CUtensorMap map = MapOfX(x, variant.columns);
+  const CUtensorMap map = MakeTensorMap(x, variant.columns);
 
   cudaLaunchAttribute attribute = Overlapping();
   cudaLaunchConfig_t launch{};

@@ -1,5 +1,4 @@
 // The launcher of the W4A8 kernels.
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -8,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/cuda/linear/inst/w4a8_kernels.h"
 #include "kernels/cuda/linear/kernel_setup.h"
+#include "kernels/cuda/linear/tensor_map.h"
 #include "kernels/cuda/linear/w4a8_plan.h"
 #include "kernels/cuda/runtime.h"
 
@@ -40,43 +40,11 @@ void CheckArgs(const W4a8Args& args) {
                args.y_dtype == DType::kF32);
 }
 
-// The driver's function that describes a matrix to the tensor copy unit; asked
-// for by name, since the driver's library is not linked.
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled TensorMapEncoder() {
-  static const EncodeTiled encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    NIBBLE_CUDA_CHECK(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
-    NIBBLE_CHECK(found == cudaDriverEntryPointSuccess);
-    return reinterpret_cast<EncodeTiled>(function);
-  }();
-  return encode;
-}
-
-// Bytes [rows, columns], rows `pitch` apart. By value.
-struct Bytes {
-  const void* data;
-  int64_t rows, columns, pitch;
-};
-
-// Reads them in boxes of a stage's 128 bytes times `box_rows` rows, zeros
-// beyond their edges.
-CUtensorMap MapOf(const Bytes& bytes, int box_rows) {
-  CUtensorMap map;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(bytes.columns),
-                               static_cast<cuuint64_t>(bytes.rows)};
-  const cuuint64_t pitches[1] = {static_cast<cuuint64_t>(bytes.pitch)};
-  const cuuint32_t box[2] = {kW4a8StageK, static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult result = TensorMapEncoder()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(bytes.data),
-      sizes, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  NIBBLE_CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS));
-  return map;
+// Bytes [rows, columns], rows `pitch` apart, as tensor copies see them.
+TensorMatrix MatrixOf(const void* bytes, int64_t rows, int64_t columns,
+                      int64_t pitch) {
+  return {
+      .data = bytes, .rows = rows, .columns = columns, .pitch_bytes = pitch};
 }
 
 // Fills what PlanW4a8 leaves open.
@@ -116,12 +84,13 @@ void LaunchW4a8(const W4a8Args& args, const LaunchSpec& spec,
   PrepareKernel(kernel, device.index);
   W4a8Params params = plan->params;
   PointAt(args, params);
-  const CUtensorMap x_map =
-      MapOf({args.x.codes, args.m, args.w.k, args.x.pitch}, params.x_box);
+  const CUtensorMap x_map = MakeTensorMap(
+      MatrixOf(args.x.codes, args.m, args.w.k, args.x.pitch), params.x_box);
   CUtensorMap sums_map = x_map;  // not read where there are no minimums
   if (args.w.format.HasMinimums()) {
     const int64_t pitch = W4a8SumsPitch(args.w.format, args.w.k);
-    sums_map = MapOf({args.x.sums, args.m, pitch, pitch}, params.x_box);
+    sums_map = MakeTensorMap(MatrixOf(args.x.sums, args.m, pitch, pitch),
+                             params.x_box);
   }
 
   cudaLaunchAttribute attribute{};

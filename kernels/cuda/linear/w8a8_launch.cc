@@ -1,5 +1,4 @@
 // The launcher of the W8A8 kernels.
-#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -8,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/cuda/linear/inst/w8a8_kernels.h"
 #include "kernels/cuda/linear/kernel_setup.h"
+#include "kernels/cuda/linear/tensor_map.h"
 #include "kernels/cuda/linear/w8a8_plan.h"
 #include "kernels/cuda/runtime.h"
 
@@ -60,44 +60,11 @@ void CheckArgs(const W8Args& args) {
                    device.ToString()));
 }
 
-// The driver's function that describes a matrix to the tensor copy unit; asked
-// for by name, since the driver's library is not linked.
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-EncodeTiled TensorMapEncoder() {
-  static const EncodeTiled encode = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    NIBBLE_CUDA_CHECK(cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found));
-    NIBBLE_CHECK(found == cudaDriverEntryPointSuccess);
-    return reinterpret_cast<EncodeTiled>(function);
-  }();
-  return encode;
-}
-
-// Codes, [rows, k] bytes, rows `pitch` bytes apart. By value.
-struct Codes {
-  const void* data;
-  int64_t rows, k, pitch;
-};
-
-// Reads them in boxes of a step of k times `box_rows` rows, zeros beyond their
-// edges.
-CUtensorMap MapOf(const Codes& codes, int box_rows) {
-  CUtensorMap map;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(codes.k),
-                               static_cast<cuuint64_t>(codes.rows)};
-  const cuuint64_t pitches[1] = {static_cast<cuuint64_t>(codes.pitch)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(kW8BlockK),
-                             static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult result = TensorMapEncoder()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(codes.data),
-      sizes, pitches, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  NIBBLE_CHECK_EQ(static_cast<int>(result), static_cast<int>(CUDA_SUCCESS));
-  return map;
+// Bytes [rows, columns], rows `pitch` apart, as tensor copies see them.
+TensorMatrix MatrixOf(const void* bytes, int64_t rows, int64_t columns,
+                      int64_t pitch) {
+  return {
+      .data = bytes, .rows = rows, .columns = columns, .pitch_bytes = pitch};
 }
 
 // Whether eights of y, or of the residual, begin at multiples of 16 bytes.
@@ -156,11 +123,11 @@ void LaunchW8(const W8Args& args, const LaunchSpec& spec,
   if (!plan.has_value()) RefuseSpec(problem, spec, device);
   W8Params params = plan->params;
   PointAt(args, params);
-  const CUtensorMap x_map =
-      MapOf({args.x.codes, args.m, args.w.k, args.x.pitch}, params.x_box);
-  const CUtensorMap w_map =
-      MapOf({args.w.codes, W8PackedRows(args.w.n), args.w.k, args.w.pitch},
-            params.w_box);
+  const CUtensorMap x_map = MakeTensorMap(
+      MatrixOf(args.x.codes, args.m, args.w.k, args.x.pitch), params.x_box);
+  const CUtensorMap w_map = MakeTensorMap(
+      MatrixOf(args.w.codes, W8PackedRows(args.w.n), args.w.k, args.w.pitch),
+      params.w_box);
 
   std::array<cudaLaunchAttribute, 2> attributes{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
