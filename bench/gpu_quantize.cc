@@ -319,7 +319,7 @@ void OperationSweep::Time(const Encoding& encoding, int shape, double error) {
   row.choice = absl::StrCat(
       spread.chunks, "x8 a thread, ",
       RoundUp(DivideUp(k, int64_t{8} * spread.chunks), int64_t{32}),
-      " threads a row, ", spread.stages, " stages");
+      " threads a row");
   row.rel_err = error;
   row.bytes = m_ * k * (2 * (operation_.inputs + operation_.outputs) + 1) +
               ScaleBytes(encoding, m_, k);
@@ -358,10 +358,9 @@ void OperationSweep::Run(const Encoding& encoding) {
     return;
   }
   if (options_.check_only) return;
-  std::vector<int> shapes =
-      kernels::cuda::QuantizeShapes(ArgsOf(encoding, 0), *tools_.device);
-  if (!options_.every) shapes.resize(1);
-  for (const int shape : shapes) Time(encoding, shape, error);
+  const int first = kernels::cuda::RowShapeFor(operation_.k);
+  const int last = options_.every ? kernels::cuda::kNumRowShapes - 1 : first;
+  for (int shape = first; shape <= last; ++shape) Time(encoding, shape, error);
 }
 
 }  // namespace

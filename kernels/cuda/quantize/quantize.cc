@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -16,10 +15,11 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr int kChunk = 8;  // of encode.cuh
-constexpr unsigned kWarp = 32;
+constexpr int kWarp = 32;
 // A row of one warp has no barrier, so that rows can share a CTA.
-constexpr unsigned kWarpRows = 4;
+constexpr int kWarpRows = 4;
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();  // gridDim.x
+static_assert(kRowShapes[kNumRowShapes - 1].MaxK() == kMaxQuantizeK);
 
 bool IsAligned(const void* p, int64_t pitch_bytes) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch_bytes % 16 == 0;
@@ -118,31 +118,6 @@ const void* KernelOf(const QuantizeArgs& args, int shape) {
   return kernels.kernel[found - kCompiledCodes][shape];
 }
 
-// The threads of a CTA: of a row, and rows.
-dim3 BlockOf(int64_t k, const RowShape& shape) {
-  const auto threads = static_cast<unsigned>(
-      RoundUp(DivideUp(k, int64_t{kChunk} * shape.chunks), int64_t{kWarp}));
-  return {threads, threads == kWarp ? kWarpRows : 1u, 1};
-}
-
-int64_t SharedBytes(const QuantizeArgs& args, const RowShape& shape) {
-  const int inputs =
-      args.op == QuantizeOp::kAddNorm || args.op == QuantizeOp::kSiluMul ? 2
-                                                                         : 1;
-  const dim3 block = BlockOf(args.k, shape);
-  return int64_t{16} * block.x * block.y * shape.chunks * inputs * shape.stages;
-}
-
-bool Fits(const QuantizeArgs& args, const RowShape& shape,
-          const DeviceInfo& device) {
-  // What is in shared memory besides the stages.
-  constexpr int64_t kOther = 1024;
-  return shape.MaxK() >= args.k &&
-         (shape.stages == 0 ||
-          (ElementBytes(args.dtype) == 2 &&
-           SharedBytes(args, shape) + kOther <= device.shared_memory_bytes));
-}
-
 }  // namespace
 
 absl::Status CheckQuantizeShape(int64_t m, int64_t k) {
@@ -158,15 +133,6 @@ absl::Status CheckQuantizeShape(int64_t m, int64_t k) {
   return absl::OkStatus();
 }
 
-std::vector<int> QuantizeShapes(const QuantizeArgs& args,
-                                const DeviceInfo& device) {
-  std::vector<int> shapes;
-  for (const int shape : {5, 4, 6, 7, 8, 0, 1, 2, 3}) {
-    if (Fits(args, kRowShapes[shape], device)) shapes.push_back(shape);
-  }
-  return shapes;
-}
-
 void LaunchQuantize(const QuantizeArgs& args, const DeviceInfo& device,
                     const Stream& stream,
                     const QuantizeLaunchOptions& options) {
@@ -174,29 +140,27 @@ void LaunchQuantize(const QuantizeArgs& args, const DeviceInfo& device,
   if (args.m == 0) return;
   CheckInputs(args);
   CheckOutputs(args);
-  const int index =
-      options.shape >= 0 ? options.shape : QuantizeShapes(args, device).front();
+  const int index = options.shape >= 0 ? options.shape : RowShapeFor(args.k);
   NIBBLE_CHECK_LT(index, kNumRowShapes);
   const RowShape& shape = kRowShapes[index];
-  NIBBLE_CHECK(Fits(args, shape, device));
+  NIBBLE_CHECK_LE(args.k, shape.MaxK());
   const void* kernel = KernelOf(args, index);
   const KernelTraits traits = PrepareKernel(kernel, device.index);
 
+  const auto threads = static_cast<int>(RoundUp(
+      DivideUp(args.k, int64_t{kChunk} * shape.chunks), int64_t{kWarp}));
+  const int rows = threads == kWarp ? kWarpRows : 1;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t launch{};
-  launch.blockDim = BlockOf(args.k, shape);
-  launch.dynamicSmemBytes = static_cast<size_t>(SharedBytes(args, shape));
-  int64_t ctas = DivideUp<int64_t>(args.m, launch.blockDim.y);
-  if (shape.stages > 1) {
-    int each = 0;
-    NIBBLE_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        &each, kernel, static_cast<int>(launch.blockDim.x * launch.blockDim.y),
-        launch.dynamicSmemBytes));
-    ctas = std::min(ctas, int64_t{each} * device.multiprocessors);
+  launch.gridDim = dim3(static_cast<unsigned>(DivideUp<int64_t>(args.m, rows)));
+  launch.blockDim = dim3(threads, rows);
+  if (IsStaged(args.op, ElementBytes(args.dtype), shape.chunks)) {
+    constexpr int kInputs = 2;
+    launch.dynamicSmemBytes =
+        static_cast<size_t>(16) * threads * rows * shape.chunks * kInputs;
   }
-  launch.gridDim = dim3(static_cast<unsigned>(ctas));
   launch.stream = stream.get();
   launch.attrs = &attribute;
   launch.numAttrs = options.overlap && traits.may_overlap ? 1 : 0;

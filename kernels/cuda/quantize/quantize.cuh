@@ -1,7 +1,11 @@
-// The kernels of quantize.h: the values of a row stay in registers as FP32
-// numbers from the loads to the codes. The sum of squares of a norm and the
-// extent of its products x * weight are reduced together, since the factor
-// 1 / sqrt(mean + eps) is part of the scale and not of the codes.
+// The kernels of quantize.h. A CTA (or, of short rows, a warp) takes a row: all
+// loads first, values in registers as FP32, one reduction, codes.
+//
+//   thread t of T      chunk t   T + t   2T + t  ...   (8 values each)
+//
+// The sum of squares of a norm and the extent of its products x * weight are
+// reduced together, since the factor 1 / sqrt(mean + eps) is part of the scale
+// and not of the codes.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +13,155 @@
 #include "kernels/cuda/linear/mma.cuh"
 #include "kernels/cuda/quantize/encode.cuh"
 #include "kernels/cuda/quantize/quantize_params.h"
-#include "kernels/cuda/quantize/row_reduce.cuh"
-#include "kernels/cuda/quantize/row_values.cuh"
 
 namespace nibble::kernels::cuda {
+
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr int kMaxWarps = 32;
+
+__device__ __forceinline__ float DeviceNan() {
+  return __uint_as_float(0x7fffffffu);
+}
+// Neither NaN nor infinity, of what is not negative.
+__device__ __forceinline__ bool IsFinite(float magnitude) {
+  return magnitude < __uint_as_float(0x7f800000u);
+}
+
+__device__ __forceinline__ int ChunkAt(int i) {
+  return i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+}
+
+// What is reduced over a row. Magnitudes from zero, NaN if there was one.
+struct RowStats {
+  float squares = 0;
+  float above = 0;
+  float below = 0;
+};
+
+// Bits of numbers that are not negative are in the order of the numbers, NaN
+// above all.
+__device__ __forceinline__ float WarpMax(float value) {
+  return __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(value)));
+}
+__device__ __forceinline__ float WarpSum(float value) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, lanes);
+  }
+  return value;
+}
+
+template <bool kSquares, bool kAbove, bool kBelow>
+__device__ __forceinline__ RowStats ReduceWarp(RowStats stats) {
+  if constexpr (kSquares) stats.squares = WarpSum(stats.squares);
+  if constexpr (kAbove) stats.above = WarpMax(stats.above);
+  if constexpr (kBelow) stats.below = WarpMax(stats.below);
+  return stats;
+}
+
+// Of all threads of the row, to all of them. Once in a kernel.
+template <bool kSquares, bool kAbove, bool kBelow>
+__device__ __forceinline__ RowStats ReduceRow(RowStats stats) {
+  stats = ReduceWarp<kSquares, kAbove, kBelow>(stats);
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  if (warps == 1) return stats;
+  __shared__ RowStats parts[kMaxWarps];
+  const int lane = threadIdx.x % 32;
+  if (lane == 0) parts[threadIdx.x / 32] = stats;
+  __syncthreads();
+  stats = lane < warps ? parts[lane] : RowStats{};
+  return ReduceWarp<kSquares, kAbove, kBelow>(stats);
+}
+
+// silu(gate) * up. Where e^-gate overflows the reciprocal is zero; what is
+// flushed to zero is far below kLeastMax.
+__device__ __forceinline__ float SiluMul(float gate, float up) {
+  constexpr float kLog2E = 1.44269504f;
+  float e, reciprocal;
+  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(e) : "f"(gate * -kLog2E));
+  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(reciprocal) : "f"(1.0f + e));
+  return __fmul_rn(__fmul_rn(gate, reciprocal), up);
+}
+
+// The values to encode; adds the squares of what is normed to `squares`.
+template <QuantizeOp O, typename T, int kChunks>
+__device__ __forceinline__ void MakeValues(const QuantizeParams& p, int64_t row,
+                                           float (&v)[kChunks][kChunk],
+                                           float& squares) {
+  constexpr int kBytes = kChunk * sizeof(T);
+  constexpr bool kAdd = O == QuantizeOp::kAddNorm;
+  constexpr bool kSilu = O == QuantizeOp::kSiluMul;
+  const char* x = p.x + row * p.x_bytes;
+  const char* up = kSilu ? p.up + row * p.x_bytes : nullptr;
+  char* residual = kAdd ? p.residual + row * p.residual_bytes : nullptr;
+  constexpr bool kStaged = IsStaged(O, sizeof(T), kChunks);
+  // [row of the CTA][chunk][input][thread]: nobody else's, so without barriers.
+  extern __shared__ uint4 staged[];
+  uint4* mine = staged + threadIdx.y * kChunks * 2 * blockDim.x + threadIdx.x;
+  RawChunk<T> first[kChunks], second[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int chunk = ChunkAt(i);
+    const bool there = chunk < p.chunks;
+    const char* from = x + int64_t{chunk} * kBytes;
+    const char* other = (kAdd ? residual : up) + int64_t{chunk} * kBytes;
+    if constexpr (kStaged) {
+      if (there) {
+        CopyAsync16(SharedAddress(mine + i * 2 * blockDim.x), from);
+        CopyAsync16(SharedAddress(mine + (i * 2 + 1) * blockDim.x), other);
+      }
+    } else {
+      first[i] = LoadChunk<T>(from, there);
+      if constexpr (kAdd || kSilu) second[i] = LoadChunk<T>(other, there);
+    }
+  }
+  if constexpr (kStaged) {
+    CommitCopies();
+    WaitCopies<0>();
+  }
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    const int chunk = ChunkAt(i);
+    const bool there = chunk < p.chunks;
+    if constexpr (kStaged) {
+      const uint4 zero = make_uint4(0, 0, 0, 0);
+      first[i].v[0] = there ? mine[i * 2 * blockDim.x] : zero;
+      second[i].v[0] = there ? mine[(i * 2 + 1) * blockDim.x] : zero;
+    }
+    Widen(first[i], v[i]);
+    if constexpr (kAdd || kSilu) {
+      float other[kChunk];
+      Widen(second[i], other);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        v[i][j] =
+            kAdd ? __fadd_rn(other[j], v[i][j]) : SiluMul(v[i][j], other[j]);
+      }
+    }
+    if constexpr (kAdd) {
+      const RawChunk<T> sum = Narrow<T>(v[i]);
+      if (there) StoreChunk(residual + int64_t{chunk} * kBytes, sum);
+    }
+    if constexpr (kAdd || O == QuantizeOp::kNorm) {
+      const float* weight = p.weight + int64_t{chunk} * kChunk;
+      const uint4 w[2] = {LoadGlobal16If(there, weight),
+                          LoadGlobal16If(there, weight + 4)};
+      const uint32_t bits[kChunk] = {w[0].x, w[0].y, w[0].z, w[0].w,
+                                     w[1].x, w[1].y, w[1].z, w[1].w};
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        squares = fmaf(v[i][j], v[i][j], squares);
+        v[i][j] = __fmul_rn(v[i][j], __uint_as_float(bits[j]));
+      }
+    }
+  }
+}
 
 // 1 / sqrt(mean + eps), by which a norm's scales are multiplied.
 template <QuantizeOp O>
 __device__ __forceinline__ float NormFactor(const QuantizeParams& p,
                                             float squares) {
-  if constexpr (kIsNorm<O>) {
+  if constexpr (O == QuantizeOp::kNorm || O == QuantizeOp::kAddNorm) {
     if (!IsFinite(squares)) return DeviceNan();
     return __frsqrt_rn(fmaf(squares, p.inverse_k, p.eps));
   } else {
@@ -34,10 +177,14 @@ __device__ __forceinline__ void StoreCodes(const QuantizeParams& p, int64_t row,
                             int64_t{chunk} * kChunk) = codes;
 }
 
+template <QuantizeOp O>
+inline constexpr bool kIsNorm =
+    O == QuantizeOp::kNorm || O == QuantizeOp::kAddNorm;
+
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Int8Row(const QuantizeParams& p, int64_t row,
                                         const float (&v)[kChunks][kChunk],
-                                        RowStats stats, int turn) {
+                                        RowStats stats) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
 #pragma unroll
@@ -46,7 +193,7 @@ __device__ __forceinline__ void Int8Row(const QuantizeParams& p, int64_t row,
       stats.below = MaxNan(stats.below, -v[i][j]);
     }
   }
-  stats = ReduceRow<kIsNorm<O>, true, true>(stats, turn);
+  stats = ReduceRow<kIsNorm<O>, true, true>(stats);
   const float width = p.asymmetric ? __fadd_rn(stats.above, stats.below)
                                    : MaxNan(stats.above, stats.below);
   const bool finite = IsFinite(width);
@@ -89,12 +236,12 @@ __device__ __forceinline__ float Counted(float greatest) {
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Fp8Row(const QuantizeParams& p, int64_t row,
                                        const float (&v)[kChunks][kChunk],
-                                       RowStats stats, int turn) {
+                                       RowStats stats) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     stats.above = MaxNan(stats.above, ChunkMax(v[i]));
   }
-  stats = ReduceRow<kIsNorm<O>, true, false>(stats, turn);
+  stats = ReduceRow<kIsNorm<O>, true, false>(stats);
   const float counted = Counted(stats.above);
   float inverse;
   if (p.given_scale) {
@@ -119,53 +266,56 @@ __device__ __forceinline__ void Fp8Row(const QuantizeParams& p, int64_t row,
   }
 }
 
+// The greatest value of `lanes` lanes that stand together, a power of two.
+__device__ __forceinline__ float MaxOfLanes(float value, int lanes) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    if (step >= lanes) break;
+    value = MaxNan(value, __shfl_xor_sync(kAllLanes, value, step));
+  }
+  return value;
+}
+
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Fp8Blocks(const QuantizeParams& p, int64_t row,
                                           const float (&v)[kChunks][kChunk],
-                                          RowStats stats, int turn) {
+                                          RowStats stats) {
   constexpr int kLanes = kScaleBlock / kChunk;
-  float all[kChunks], inverses[kChunks];
+  float counted[kChunks];
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    all[i] = Counted(MaxOfLanes<kLanes>(ChunkMax(v[i])));
+    counted[i] = Counted(MaxOfLanes(ChunkMax(v[i]), kLanes));
+    StoreCodes(p, row, ChunkAt(i),
+               EncodeFp8(v[i], __fdiv_rn(p.fp8_greatest, counted[i]), p.e5m2));
   }
-  const GroupScales<kLanes, kChunks> scales(all);
-  scales.Inverses(p.fp8_greatest, inverses);
+  if constexpr (kIsNorm<O>) stats = ReduceRow<true, false, false>(stats);
+  const float factor = NormFactor<O>(p, stats.squares);
+  if (threadIdx.x % kLanes != 0) return;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    StoreCodes(p, row, ChunkAt(i), EncodeFp8(v[i], inverses[i], p.e5m2));
-  }
-  if constexpr (kIsNorm<O>) stats = ReduceRow<true, false, false>(stats, turn);
-  // A chunk's lane has the first lane of the group in its name.
-  const int own = threadIdx.x % kLanes;
-  const int chunk =
-      own * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x) - own;
-  if (own < kChunks && chunk < p.chunks) {
-    p.scales[chunk / kLanes * p.scale_pitch + row] =
-        __fmul_rn(__fdiv_rn(scales.counted[0], p.fp8_greatest),
-                  NormFactor<O>(p, stats.squares));
+    const int chunk = ChunkAt(i);
+    if (chunk < p.chunks) {
+      p.scales[chunk / kLanes * p.scale_pitch + row] =
+          __fmul_rn(__fdiv_rn(counted[i], p.fp8_greatest), factor);
+    }
   }
 }
 
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Q8Groups(const QuantizeParams& p, int64_t row,
                                          const float (&v)[kChunks][kChunk],
-                                         RowStats stats, int turn) {
+                                         RowStats stats) {
   constexpr int kLanes = kSumBlock / kChunk;
-  float all[kChunks], inverses[kChunks];
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    all[i] = MaxOfLanes<kLanes>(ChunkMax(v[i]));
-    if (p.wide_groups) all[i] = WarpMax(all[i]);
-    all[i] = Counted(all[i]);
-  }
-  const GroupScales<kLanes, kChunks> scales(all);
-  scales.Inverses(127.0f, inverses);
+  float counted[kChunks];
   int sums[kChunks];
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    const uint2 codes = EncodeInt8(v[i], inverses[i], kRoundToInteger,
-                                   all[i] == all[i] ? ~0u : 0u);
+    float greatest = MaxOfLanes(ChunkMax(v[i]), kLanes);
+    if (p.wide_groups) greatest = WarpMax(greatest);
+    counted[i] = Counted(greatest);
+    const uint2 codes =
+        EncodeInt8(v[i], __fdiv_rn(127.0f, counted[i]), kRoundToInteger,
+                   IsFinite(greatest) ? ~0u : 0u);
     StoreCodes(p, row, ChunkAt(i), codes);
     sums[i] = SumCodes(codes);
 #pragma unroll
@@ -173,106 +323,78 @@ __device__ __forceinline__ void Q8Groups(const QuantizeParams& p, int64_t row,
       sums[i] += __shfl_xor_sync(kAllLanes, sums[i], step);
     }
   }
-  if constexpr (kIsNorm<O>) stats = ReduceRow<true, false, false>(stats, turn);
+  if constexpr (kIsNorm<O>) stats = ReduceRow<true, false, false>(stats);
   const float factor = NormFactor<O>(p, stats.squares);
+  if (threadIdx.x % kLanes != 0) return;
   float2* pairs = reinterpret_cast<float2*>(p.scales) + row * p.scale_pitch;
-  const int own = threadIdx.x % kLanes;
 #pragma unroll
-  for (int round = 0; round < scales.kRounds; ++round) {
-    const int i = round * kLanes + own;
-    int sum = 0;
-#pragma unroll
-    for (int j = 0; j < kChunks; ++j) {
-      if (j == i) sum = sums[j];
-    }
-    const int chunk =
-        i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x) - own;
-    if (i < kChunks && chunk < p.chunks) {
-      const float scale =
-          __fmul_rn(__fdiv_rn(scales.counted[round], 127.0f), factor);
+  for (int i = 0; i < kChunks; ++i) {
+    const int chunk = ChunkAt(i);
+    if (chunk < p.chunks) {
+      const float scale = __fmul_rn(__fdiv_rn(counted[i], 127.0f), factor);
       pairs[chunk / kLanes] =
-          make_float2(scale, __fmul_rn(scale, static_cast<float>(sum)));
+          make_float2(scale, __fmul_rn(scale, static_cast<float>(sums[i])));
     }
   }
 }
 
-template <QuantizeOp O, typename T, QuantizeCode C, int kChunks>
-__device__ __forceinline__ void QuantizeRow(
-    const QuantizeParams& p, int64_t row, const RawRow<O, T, kChunks>& raw,
-    const NormWeights<O, kChunks>& weights, int turn) {
+// How many CTAs of the most threads an SM must have room for, 0: no wish. One
+// gives the compiler registers to issue a row's loads before the first value is
+// used; SiLU-mul has stages for that, and better has two CTAs that take turns.
+template <QuantizeOp O, int kChunks>
+inline constexpr int kMinCtas =
+    O == QuantizeOp::kSiluMul&& kChunks <= 4 ? 0 : 1;
+
+template <QuantizeOp O, typename T, QuantizeCode C, int kChunks, int kThreads>
+__global__ void __launch_bounds__(kThreads, kMinCtas<O, kChunks>)
+    QuantizeRows(const __grid_constant__ QuantizeParams p) {
+  LetDependentsStart();
+  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (row >= p.m) return;  // whole warps, and no barrier ahead: rows of one
+  WaitForDependency();
   float v[kChunks][kChunk];
   RowStats stats;
-  MakeValues<O, T>(p, row, raw, weights, v, stats.squares);
-  if constexpr (C == QuantizeCode::kInt8Token) {
-    Int8Row<O>(p, row, v, stats, turn);
-  } else if constexpr (C == QuantizeCode::kFp8Token) {
-    Fp8Row<O>(p, row, v, stats, turn);
-  } else if constexpr (C == QuantizeCode::kFp8Block) {
-    Fp8Blocks<O>(p, row, v, stats, turn);
-  } else {
-    Q8Groups<O>(p, row, v, stats, turn);
-  }
+  MakeValues<O, T>(p, row, v, stats.squares);
+  if constexpr (C == QuantizeCode::kInt8Token) Int8Row<O>(p, row, v, stats);
+  if constexpr (C == QuantizeCode::kFp8Token) Fp8Row<O>(p, row, v, stats);
+  if constexpr (C == QuantizeCode::kFp8Block) Fp8Blocks<O>(p, row, v, stats);
+  if constexpr (C == QuantizeCode::kQ8) Q8Groups<O>(p, row, v, stats);
 }
 
-template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
-__global__ void __launch_bounds__(kRowShapes[kShape].max_threads)
-    QuantizeRows(const __grid_constant__ QuantizeParams p) {
-  constexpr int kChunks = kRowShapes[kShape].chunks;
-  constexpr int kStages = kRowShapes[kShape].stages;
-  LetDependentsStart();
-  const int64_t step = int64_t{gridDim.x} * blockDim.y;
-  int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  if (row >= p.m) return;  // whole warps, and no barrier ahead: rows of one
-  NormWeights<O, kChunks> weights;
-  RawRow<O, T, kChunks> raw;
-  WaitForDependency();
-  if constexpr (kStages == 0) {
-    LoadRow(p, row, raw);
-    LoadWeights(p, weights);
-    QuantizeRow<O, T, C>(p, row, raw, weights, 0);
-  } else {
-    static_assert(sizeof(T) == 2, "stages are of 16-bit inputs");
-    extern __shared__ uint4 stages[];
-    const int stage_places =
-        static_cast<int>(blockDim.x * blockDim.y) * kChunks * kInputs<O>;
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-      AskForRow<O, kChunks>(p, row + i * step, stages + i * stage_places);
-    }
-    LoadWeights(p, weights);
-    int stage = 0;
-    for (int turn = 0; row < p.m; row += step, turn ^= 1) {
-      uint4* places = stages + stage * stage_places;
-      WaitCopies<kStages - 1>();
-      TakeRow(p, places, raw);
-      if constexpr (kStages > 1) {
-        AskForRow<O, kChunks>(p, row + kStages * step, places);
-        stage = stage + 1 == kStages ? 0 : stage + 1;
-      }
-      QuantizeRow<O, T, C>(p, row, raw, weights, turn);
-    }
+template <QuantizeOp O, typename T, int kShape>
+const void* QuantizeKernelOf(QuantizeCode code) {
+  constexpr RowShape kRow = kRowShapes[kShape];
+  switch (code) {
+    case QuantizeCode::kInt8Token:
+      return reinterpret_cast<const void*>(
+          &QuantizeRows<O, T, QuantizeCode::kInt8Token, kRow.chunks,
+                        kRow.max_threads>);
+    case QuantizeCode::kFp8Token:
+    case QuantizeCode::kFp8Tensor:
+      return reinterpret_cast<const void*>(
+          &QuantizeRows<O, T, QuantizeCode::kFp8Token, kRow.chunks,
+                        kRow.max_threads>);
+    case QuantizeCode::kFp8Block:
+      return reinterpret_cast<const void*>(
+          &QuantizeRows<O, T, QuantizeCode::kFp8Block, kRow.chunks,
+                        kRow.max_threads>);
+    case QuantizeCode::kQ8:
+      return reinterpret_cast<const void*>(
+          &QuantizeRows<O, T, QuantizeCode::kQ8, kRow.chunks,
+                        kRow.max_threads>);
   }
-}
-
-template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
-void AddQuantizeKernels(const void* (&kernels)[kNumRowShapes]) {
-  if constexpr (kShape < kNumRowShapes) {
-    if constexpr (sizeof(T) == 2 || kRowShapes[kShape].stages == 0) {
-      kernels[kShape] =
-          reinterpret_cast<const void*>(&QuantizeRows<O, T, C, kShape>);
-    }
-    AddQuantizeKernels<O, T, C, kShape + 1>(kernels);
-  }
+  return nullptr;
 }
 
 template <QuantizeOp O, typename T>
 QuantizeKernels MakeQuantizeKernels() {
   QuantizeKernels kernels{};
-  AddQuantizeKernels<O, T, kCompiledCodes[0], 0>(kernels.kernel[0]);
-  AddQuantizeKernels<O, T, kCompiledCodes[1], 0>(kernels.kernel[1]);
-  AddQuantizeKernels<O, T, kCompiledCodes[2], 0>(kernels.kernel[2]);
-  AddQuantizeKernels<O, T, kCompiledCodes[3], 0>(kernels.kernel[3]);
-  static_assert(kNumCompiledCodes == 4, "one line each");
+  for (int i = 0; i < kNumCompiledCodes; ++i) {
+    kernels.kernel[i][0] = QuantizeKernelOf<O, T, 0>(kCompiledCodes[i]);
+    kernels.kernel[i][1] = QuantizeKernelOf<O, T, 1>(kCompiledCodes[i]);
+    kernels.kernel[i][2] = QuantizeKernelOf<O, T, 2>(kCompiledCodes[i]);
+  }
+  static_assert(kNumRowShapes == 3, "one line a shape");
   return kernels;
 }
 

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/activation_codes.h"
@@ -79,16 +78,11 @@ struct QuantizeArgs {
 // of k or so many of them: k must be a multiple of 8 up to kMaxQuantizeK.
 absl::Status CheckQuantizeShape(int64_t m, int64_t k);
 
-// The ways to spread rows over a device (indices into kRowShapes, row_shape.h),
-// the best guess first. Never empty. Codes are the same bits in all of them.
-std::vector<int> QuantizeShapes(const QuantizeArgs& args,
-                                const DeviceInfo& device);
-
 struct QuantizeLaunchOptions {
   // Programmatic dependent launch, where the kernel can: starts while the
   // kernel ahead still runs, and waits for it before it reads or writes.
   bool overlap = false;
-  // One of QuantizeShapes; -1: the first.
+  // An index into kRowShapes (row_shape.h) that holds k; -1: RowShapeFor(k).
   int shape = -1;
 };
 

@@ -35,6 +35,13 @@ struct QuantizeParams {
   bool wide_groups = false;  // kQ8: 256 values share a scale
 };
 
+// Whether inputs come by asynchronous copies through shared memory, 16 bytes
+// for each run of eight values, input and thread: those of SiLU-mul, so that
+// all loads of a row are under way although registers hold its values only.
+constexpr bool IsStaged(QuantizeOp op, int64_t element_bytes, int chunks) {
+  return op == QuantizeOp::kSiluMul && element_bytes == 2 && chunks <= 4;
+}
+
 // What the kernels tell apart when they are compiled: a given scale is a
 // matter of kFp8Token's.
 inline constexpr QuantizeCode kCompiledCodes[] = {

@@ -1,25 +1,27 @@
-// How rows are spread over threads and CTAs. No CUDA in here.
+// How a row is spread over the threads of a CTA. No CUDA in here.
 #pragma once
 
 #include <cstdint>
 
 namespace nibble::kernels::cuda {
 
-// A row has up to max_threads threads, each with `chunks` runs of eight values.
-// What is read goes to registers (stages 0: one row a CTA), or by asynchronous
-// copies to shared memory: of one row a CTA (1), or of the next `stages` rows
-// of a CTA that walks through many.
+// Up to max_threads threads, each with `chunks` runs of eight values.
 struct RowShape {
   int chunks = 0;
   int max_threads = 0;
-  int stages = 0;
 
   constexpr int64_t MaxK() const { return int64_t{8} * chunks * max_threads; }
 };
 
-inline constexpr RowShape kRowShapes[] = {
-    {2, 512, 0}, {4, 512, 0}, {8, 512, 0}, {8, 1024, 0}, {2, 512, 1},
-    {4, 512, 1}, {2, 512, 2}, {4, 512, 2}, {2, 512, 3}};
-inline constexpr int kNumRowShapes = 9;
+// By rising k.
+inline constexpr RowShape kRowShapes[] = {{4, 512}, {8, 512}, {8, 1024}};
+inline constexpr int kNumRowShapes = 3;
+
+// The first that holds rows of k, 0 <= k <= the MaxK of the last.
+constexpr int RowShapeFor(int64_t k) {
+  int shape = 0;
+  while (kRowShapes[shape].MaxK() < k) ++shape;
+  return shape;
+}
 
 }  // namespace nibble::kernels::cuda

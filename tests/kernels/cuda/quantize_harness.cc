@@ -133,12 +133,6 @@ std::vector<float> RoundedTo(DType dtype, std::vector<float> values) {
   return values;
 }
 
-const kernels::cuda::DeviceInfo& Device() {
-  static const auto* const device =
-      new kernels::cuda::DeviceInfo(kernels::cuda::ListDevices().value().at(0));
-  return *device;
-}
-
 bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() &&
          std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
@@ -240,15 +234,11 @@ bool QuantizeResult::operator==(const QuantizeResult& other) const {
          problem == other.problem;
 }
 
-std::vector<int> ShapesOf(const QuantizeCase& c) {
-  return kernels::cuda::QuantizeShapes(
-      {.op = c.op, .dtype = c.dtype, .m = c.m, .k = c.k, .code = c.code},
-      Device());
-}
-
 QuantizeResult RunQuantize(
     const QuantizeCase& c, const QuantizeInputs& inputs,
     const kernels::cuda::QuantizeLaunchOptions& options) {
+  static const auto* const device =
+      new kernels::cuda::DeviceInfo(kernels::cuda::ListDevices().value().at(0));
   const Stream stream;
   const int64_t size = kernels::ElementBytes(c.dtype);
   const int64_t pitch = c.k + kGap;
@@ -307,7 +297,7 @@ QuantizeResult RunQuantize(
       .scales = scales.data<float>(),
       .zeros = asymmetric ? zeros.data<int32_t>() : nullptr,
       .greatest = given ? greatest.data<float>() : nullptr};
-  kernels::cuda::LaunchQuantize(args, Device(), stream, options);
+  kernels::cuda::LaunchQuantize(args, *device, stream, options);
   stream.Synchronize();
 
   QuantizeResult result;

@@ -57,9 +57,6 @@ struct QuantizeResult {
   bool operator==(const QuantizeResult& other) const;
 };
 
-// The ways to spread such rows, the preferred one first.
-std::vector<int> ShapesOf(const QuantizeCase& c);
-
 // Runs it on the first device; rows of inputs and codes have gaps between
 // them, which must stay as they are.
 QuantizeResult RunQuantize(

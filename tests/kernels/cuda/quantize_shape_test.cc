@@ -4,11 +4,9 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "kernels/cuda/quantize/quantize.h"
 #include "kernels/cuda/quantize/row_shape.h"
-#include "tests/kernels/cuda/w4_devices.h"
 
 namespace nibble::kernels::cuda {
 namespace {
@@ -35,21 +33,13 @@ TEST(CheckQuantizeShape, NamesWhatItRefuses) {
   EXPECT_THAT(Refusal(2147483648, 8), HasSubstr("2147483648 rows"));
 }
 
-TEST(QuantizeShapes, HoldTheRow) {
-  for (const DeviceInfo& device : test::TestDevices()) {
-    for (const DType dtype : {DType::kBF16, DType::kF32}) {
-      for (int64_t k = 8; k <= kMaxQuantizeK; k += 8) {
-        const std::vector<int> shapes = QuantizeShapes(
-            {.op = QuantizeOp::kSiluMul, .dtype = dtype, .m = 1, .k = k},
-            device);
-        ASSERT_FALSE(shapes.empty()) << k;
-        for (const int shape : shapes) {
-          ASSERT_LT(shape, kNumRowShapes);
-          ASSERT_LE(k, kRowShapes[shape].MaxK());
-          ASSERT_TRUE(dtype == DType::kBF16 || kRowShapes[shape].stages == 0);
-        }
-      }
-    }
+TEST(RowShapeFor, HoldsTheRow) {
+  for (int64_t k = 8; k <= kMaxQuantizeK; k += 8) {
+    const int shape = RowShapeFor(k);
+    ASSERT_LT(shape, kNumRowShapes);
+    ASSERT_LE(k, kRowShapes[shape].MaxK());
+    // None before it would do.
+    ASSERT_GT(k, shape == 0 ? 0 : kRowShapes[shape - 1].MaxK());
   }
 }
 
