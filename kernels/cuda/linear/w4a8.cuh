@@ -16,6 +16,7 @@
 #include "kernels/cuda/linear/w4a8_store.cuh"
 #include "kernels/cuda/linear/w4a8_unpack.cuh"
 #include "kernels/cuda/linear/w4a8_wgmma.cuh"
+#include "kernels/cuda/linear/w8a8_load.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -404,7 +405,7 @@ __global__ void __launch_bounds__(kW4a8Threads, 1)
     Compute<T>(p, shared, barriers, warp / 4);
   } else {
     GiveRegisters<kLoadRegisters>();
-    if (warp == kComputeWarps && threadIdx.x % 32 == 0) {
+    if (warp == kComputeWarps && ElectLane()) {
       LoadStages<T>(p, shared, &x_map, &sums_map, barriers);
     }
   }
