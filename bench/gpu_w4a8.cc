@@ -244,6 +244,7 @@ void FormatSweep::RunAll() {
         {path_.format, m, numbers_.n, numbers_.k}, *tools_.device);
     if (!options_.check_only && !options_.every && !specs.empty()) {
       std::vector<std::pair<double, LaunchSpec>> trials;
+      trials.reserve(specs.size());
       for (const LaunchSpec& spec : specs) {
         trials.emplace_back(
             tools_.timer->ColdUs(

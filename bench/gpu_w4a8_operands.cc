@@ -14,7 +14,6 @@ namespace nibble::bench {
 namespace {
 
 using kernels::cuda::DeviceBuffer;
-using kernels::cuda::PackedW4a8;
 using kernels::cuda::W4a8Format;
 using kernels::cuda::W4a8Kind;
 using kernels::cuda::W4a8Weights;

@@ -135,6 +135,7 @@ std::vector<LaunchSpec> W4a8Candidates(const W4a8Problem& problem,
       guesses.begin(), guesses.end(),
       [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<LaunchSpec> specs;
+  specs.reserve(guesses.size());
   for (const auto& [clocks, columns] : guesses) {
     specs.push_back(W4a8Spec(problem.format, columns));
   }
