@@ -256,4 +256,31 @@ absl::StatusOr<int> SweepLinear(const SweepOptions& options,
   return wrong;
 }
 
+absl::StatusOr<std::map<int64_t, double>> TimeCublasBf16(
+    const SweepOptions& options, const SweepTools& tools, Shape shape) {
+  std::map<int64_t, double> us;
+  if (tools.cublas == nullptr || options.check_only) return us;
+  const GpuTimer& timer = *tools.timer;
+  const int64_t max_m = *std::max_element(options.m.begin(), options.m.end());
+  NIBBLE_ASSIGN_OR_RETURN(
+      const Weights weights,
+      Weights::MakeDense(DType::kBF16, shape, timer.stream()));
+  NIBBLE_ASSIGN_OR_RETURN(const DeviceBuffer x,
+                          DeviceBuffer::Make(2 * max_m * shape.k));
+  NIBBLE_ASSIGN_OR_RETURN(const DeviceBuffer y,
+                          DeviceBuffer::Make(2 * max_m * shape.n));
+  LaunchFillUniform(DType::kBF16, x.data(), max_m * shape.k,
+                    {.low = -1, .high = 1}, 7, timer.stream().get());
+  for (const int64_t m : options.m) {
+    const void* w = weights.rotation().data;
+    NIBBLE_ASSIGN_OR_RETURN(const CublasChoice choice,
+                            FastestCublas(timer, *tools.cublas,
+                                          {.m = m, .n = shape.n, .k = shape.k},
+                                          x.data(), w, y.data()));
+    us[m] = timer.ColdUs(
+        [&] { RunCublas(choice, x.data(), w, y.data(), timer.stream()); });
+  }
+  return us;
+}
+
 }  // namespace nibble::bench

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,5 +41,10 @@ struct SweepTools {
 // memory is too small.
 absl::StatusOr<int> SweepLinear(const SweepOptions& options,
                                 const SweepTools& tools);
+
+// cuBLASLt on BF16 operands of a shape: microseconds with a cold L2, by M.
+// Empty without cuBLASLt, or where nothing is timed.
+absl::StatusOr<std::map<int64_t, double>> TimeCublasBf16(
+    const SweepOptions& options, const SweepTools& tools, Shape shape);
 
 }  // namespace nibble::bench

@@ -15,8 +15,6 @@
 
 #include "base/status.h"
 #include "bench/gpu_check.h"
-#include "bench/gpu_choice.h"
-#include "bench/gpu_probes.h"
 #include "bench/gpu_w4a8_operands.h"
 #include "kernels/reference/half.h"
 #include "kernels/reference/w4a8_gemm.h"
@@ -267,35 +265,6 @@ void FormatSweep::RunAll() {
   }
 }
 
-// cuBLASLt on BF16 operands of this shape: microseconds with a cold L2, by M.
-absl::StatusOr<std::map<int64_t, double>> TimeBf16(const SweepOptions& options,
-                                                   const SweepTools& tools,
-                                                   Shape shape) {
-  std::map<int64_t, double> us;
-  if (tools.cublas == nullptr || options.check_only) return us;
-  const GpuTimer& timer = *tools.timer;
-  const int64_t max_m = *std::max_element(options.m.begin(), options.m.end());
-  NIBBLE_ASSIGN_OR_RETURN(
-      const Weights weights,
-      Weights::MakeDense(DType::kBF16, shape, timer.stream()));
-  NIBBLE_ASSIGN_OR_RETURN(const DeviceBuffer x,
-                          DeviceBuffer::Make(2 * max_m * shape.k));
-  NIBBLE_ASSIGN_OR_RETURN(const DeviceBuffer y,
-                          DeviceBuffer::Make(2 * max_m * shape.n));
-  LaunchFillUniform(DType::kBF16, x.data(), max_m * shape.k,
-                    {.low = -1, .high = 1}, 7, timer.stream().get());
-  for (const int64_t m : options.m) {
-    const void* w = weights.rotation().data;
-    NIBBLE_ASSIGN_OR_RETURN(const CublasChoice choice,
-                            FastestCublas(timer, *tools.cublas,
-                                          {.m = m, .n = shape.n, .k = shape.k},
-                                          x.data(), w, y.data()));
-    us[m] = timer.ColdUs(
-        [&] { RunCublas(choice, x.data(), w, y.data(), timer.stream()); });
-  }
-  return us;
-}
-
 }  // namespace
 
 absl::StatusOr<int> SweepW4a8(const SweepOptions& options,
@@ -304,7 +273,7 @@ absl::StatusOr<int> SweepW4a8(const SweepOptions& options,
   const int64_t max_m = *std::max_element(options.m.begin(), options.m.end());
   for (const Shape shape : options.shapes) {
     NIBBLE_ASSIGN_OR_RETURN(const auto bf16_us,
-                            TimeBf16(options, tools, shape));
+                            TimeCublasBf16(options, tools, shape));
     NIBBLE_ASSIGN_OR_RETURN(const W4a8Inputs inputs,
                             W4a8Inputs::Make(shape, max_m));
     W4Numbers numbers;
