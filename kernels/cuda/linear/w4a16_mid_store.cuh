@@ -2,8 +2,7 @@
 // from shared memory to y.
 #pragma once
 
-#include <type_traits>
-
+#include "kernels/cuda/linear/half_pairs.cuh"
 #include "kernels/cuda/linear/w4_store.cuh"
 #include "kernels/cuda/linear/w4a16_mid_walk.cuh"
 
@@ -90,36 +89,13 @@ __device__ __forceinline__ bool AddParts(const MidParams& p, int tile,
   return true;
 }
 
-// Two neighbours of a 16-bit type.
-template <typename Pair>
-__device__ __forceinline__ float2 Unpack(uint32_t bits);
-template <>
-__device__ __forceinline__ float2 Unpack<__nv_bfloat162>(uint32_t bits) {
-  return make_float2(__uint_as_float(bits << 16),
-                     __uint_as_float(bits & 0xFFFF0000u));
-}
-template <>
-__device__ __forceinline__ float2 Unpack<__half2>(uint32_t bits) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-template <typename Pair>
-__device__ __forceinline__ uint32_t PackPair(float low, float high) {
-  Pair pair;
-  if constexpr (std::is_same_v<Pair, __half2>) {
-    pair = __floats2half2_rn(low, high);
-  } else {
-    pair = __floats2bfloat162_rn(low, high);
-  }
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // Finish of four neighbouring 16-bit outputs, in one load and one store.
 template <typename Pair>
 __device__ __forceinline__ void FinishFour(char* y, bool add, float (&v)[4]) {
   auto* to = reinterpret_cast<uint2*>(y);
   if (add) {
     const uint2 old = *to;
-    const float2 low = Unpack<Pair>(old.x), high = Unpack<Pair>(old.y);
+    const float2 low = UnpackPair<Pair>(old.x), high = UnpackPair<Pair>(old.y);
     v[0] = __fadd_rn(v[0], low.x);
     v[1] = __fadd_rn(v[1], low.y);
     v[2] = __fadd_rn(v[2], high.x);

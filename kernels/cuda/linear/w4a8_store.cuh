@@ -98,8 +98,8 @@ __device__ __forceinline__ void StoreWide(const W4a8Params& p,
   for (int i = 0; i < T::kTiles; ++i) {
     float v[4];
     FinishFour(rows, x_scales + 8 * i + 2 * t, sums[i], v);
-    const uint32_t low = Transpose(PackTwo<Pair>(v[0], v[1]));
-    const uint32_t high = Transpose(PackTwo<Pair>(v[2], v[3]));
+    const uint32_t low = Transpose(PackPair<Pair>(v[0], v[1]));
+    const uint32_t high = Transpose(PackPair<Pair>(v[2], v[3]));
     StoreGlobal8If(column0 + 8 * i + g < p.m, y, low, high);
     y += 8 * p.ldy;
   }

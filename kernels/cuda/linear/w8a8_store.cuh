@@ -1,9 +1,7 @@
 // The end of the W8A8 kernel: from a warpgroup's sums to y.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "kernels/cuda/linear/half_pairs.cuh"
 #include "kernels/cuda/linear/w8a8_walk.cuh"
 
 namespace nibble::kernels::cuda {
@@ -84,26 +82,6 @@ struct W8Rows {
   }
 };
 
-template <typename Pair>
-__device__ __forceinline__ uint32_t PackTwo(float low, float high) {
-  Pair pair;
-  if constexpr (std::is_same_v<Pair, __half2>) {
-    pair = __floats2half2_rn(low, high);
-  } else {
-    pair = __floats2bfloat162_rn(low, high);
-  }
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-template <typename Pair>
-__device__ __forceinline__ float2 UnpackTwo(uint32_t bits) {
-  if constexpr (std::is_same_v<Pair, __half2>) {
-    return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-  } else {
-    return make_float2(__uint_as_float(bits << 16),
-                       __uint_as_float(bits & 0xFFFF0000u));
-  }
-}
-
 // 16 bytes to global memory, or nothing; a predicate instead of a branch.
 __device__ __forceinline__ void StoreGlobal16If(bool there, void* p, uint4 v) {
   asm volatile(
@@ -116,8 +94,8 @@ __device__ __forceinline__ void StoreGlobal16If(bool there, void* p, uint4 v) {
 
 template <typename Pair>
 __device__ __forceinline__ uint4 PackEight(const float (&v)[8]) {
-  return make_uint4(PackTwo<Pair>(v[0], v[1]), PackTwo<Pair>(v[2], v[3]),
-                    PackTwo<Pair>(v[4], v[5]), PackTwo<Pair>(v[6], v[7]));
+  return make_uint4(PackPair<Pair>(v[0], v[1]), PackPair<Pair>(v[2], v[3]),
+                    PackPair<Pair>(v[4], v[5]), PackPair<Pair>(v[6], v[7]));
 }
 
 // Eight neighbours of a 16-bit type, aligned.
@@ -129,7 +107,7 @@ __device__ __forceinline__ void StoreEight16(char* y, const char* residual,
     const uint32_t words[4] = {r.x, r.y, r.z, r.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = UnpackTwo<Pair>(words[i]);
+      const float2 pair = UnpackPair<Pair>(words[i]);
       v[2 * i] = __fadd_rn(v[2 * i], pair.x);
       v[2 * i + 1] = __fadd_rn(v[2 * i + 1], pair.y);
     }
