@@ -14,8 +14,7 @@
 #include "kernels/cuda/linear/cuda_activations.h"
 #include "kernels/cuda/linear/pack.h"
 #include "kernels/reference/dequant.h"
-#include "tests/kernels/cuda/w4_cases.h"
-#include "tests/kernels/cuda/w4_harness.h"
+#include "tests/kernels/cuda/layer_test.h"
 #include "tests/kernels/cuda/w4_reference.h"
 #include "tests/support/quantize.h"
 #include "tests/support/random.h"
@@ -32,11 +31,7 @@ using kernels::WeightView;
 using kernels::cuda::ColdTimer;
 using kernels::cuda::CudaActivations;
 using kernels::cuda::CudaLinear;
-using kernels::cuda::CudaLinearContext;
 using kernels::cuda::DeviceBuffer;
-using kernels::cuda::LinearScratch;
-using kernels::cuda::PlanCache;
-using kernels::cuda::Stream;
 
 constexpr char kName[] = "blk.0.test";
 constexpr int64_t kMaxRows = 70;
@@ -44,21 +39,10 @@ constexpr int64_t kK = 768;
 // Of the checks below: one row, a few, and all.
 constexpr std::array<int64_t, 4> kRows = {1, 9, 33, kMaxRows};
 
-class CudaLinearTest : public GpuTest {
+class CudaLinearTest : public LayerTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    stream_ = std::make_unique<Stream>();
-    context_ = {.device = kernels::cuda::ListDevices().value().at(0),
-                .stream = stream_.get(),
-                .scratch = &scratch_,
-                .plans = &plans_,
-                .pack_threads = 4};
-  }
-
   CaseWeight Weight(const std::string& name, int64_t n, int64_t k = kK) {
-    return {WeightCaseByName(name), n, k, random_};
+    return LayerTest::Weight(name, n, k);
   }
 
   absl::StatusOr<std::unique_ptr<CudaLinear>> Make(
@@ -77,15 +61,7 @@ class CudaLinearTest : public GpuTest {
 
   // Activations that hold the rows of x, from row `first` on.
   std::unique_ptr<CudaActivations> Upload(const Inputs& x, int64_t first) {
-    auto activations =
-        CudaActivations::Make(kMaxRows + first, x.k(), x.dtype(), *stream_)
-            .value();
-    const int64_t row_bytes = x.pitch() * 2;
-    EXPECT_EQ(activations->pitch(), x.pitch());
-    NIBBLE_CUDA_CHECK(cudaMemcpyAsync(
-        activations->Row(first), x.device(), kMaxRows * row_bytes,
-        cudaMemcpyDeviceToDevice, stream_->get()));
-    return activations;
+    return LayerTest::Upload(x, kMaxRows, first);
   }
 
   // What y [rows, n] holds after a call; `before`: what it held, or empty.
@@ -139,11 +115,6 @@ class CudaLinearTest : public GpuTest {
     }
   }
 
-  Random random_{1};
-  std::unique_ptr<Stream> stream_;
-  LinearScratch scratch_;
-  PlanCache plans_{""};
-  CudaLinearContext context_;
   DeviceBuffer y_;
   std::vector<std::byte> host_;
 };

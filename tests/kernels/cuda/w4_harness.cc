@@ -228,4 +228,38 @@ std::vector<std::byte> Copy(const Result& result, int64_t m, int64_t n) {
   return copy;
 }
 
+void LargeGpuTest::SetUp() {
+  // What the largest of these tests has on the device.
+  constexpr int64_t kNeededBytes = int64_t{24} << 30;
+  GpuTest::SetUp();
+  if (IsSkipped()) return;
+  size_t free_bytes = 0, total_bytes = 0;
+  NIBBLE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  if (static_cast<int64_t>(free_bytes) < kNeededBytes) {
+    GTEST_SKIP() << free_bytes << " bytes of device memory, the test needs "
+                 << kNeededBytes;
+  }
+}
+
+kernels::cuda::DeviceBuffer LargeGpuTest::Repeat(const void* from,
+                                                 int64_t bytes,
+                                                 int64_t copies) {
+  auto all = kernels::cuda::DeviceBuffer::Make(bytes * copies).value();
+  for (int64_t i = 0; i < copies; ++i) {
+    NIBBLE_CUDA_CHECK(cudaMemcpy(all.data() + i * bytes, from, bytes,
+                                 cudaMemcpyDeviceToDevice));
+  }
+  NIBBLE_CUDA_CHECK(cudaDeviceSynchronize());
+  return all;
+}
+
+std::vector<int64_t> AllRows() {
+  std::vector<int64_t> rows;
+  for (int64_t m = 1; m <= 33; ++m) rows.push_back(m);
+  for (const int64_t m : {64, 128, 256}) {
+    for (int64_t i = -1; i <= 1; ++i) rows.push_back(m + i);
+  }
+  return rows;
+}
+
 }  // namespace nibble::test

@@ -92,6 +92,21 @@ class GpuTest : public ::testing::Test {
   void SetUp() override;
 };
 
+// Tests of sizes that pass 2^31: skips them where the device has too little
+// memory free.
+class LargeGpuTest : public GpuTest {
+ protected:
+  static constexpr int64_t kTwoTo31 = int64_t{1} << 31;
+
+  void SetUp() override;
+  // `copies` of `bytes` on the device, one after the other.
+  static kernels::cuda::DeviceBuffer Repeat(const void* from, int64_t bytes,
+                                            int64_t copies);
+};
+
+// 1 .. 33 and the neighbours of 64, 128 and 256.
+std::vector<int64_t> AllRows();
+
 // "" or the result's problem, or where and by how much its rows [0, m) are off;
 // row i of the result is row first_row + i of the reference.
 std::string Compare(const Result& result, const Reference& reference, int64_t m,

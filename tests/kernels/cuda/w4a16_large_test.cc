@@ -22,34 +22,8 @@ using kernels::WeightView;
 using kernels::cuda::DeviceBuffer;
 using kernels::cuda::W4Args;
 
-constexpr int64_t kTwoTo31 = int64_t{1} << 31;
-// What the largest of these tests has on the device.
-constexpr int64_t kNeededBytes = int64_t{24} << 30;
-
-// `copies` of `bytes` one after the other.
-DeviceBuffer Repeat(const std::byte* from, int64_t bytes, int64_t copies) {
-  DeviceBuffer all = DeviceBuffer::Make(bytes * copies).value();
-  for (int64_t i = 0; i < copies; ++i) {
-    NIBBLE_CUDA_CHECK(cudaMemcpy(all.data() + i * bytes, from, bytes,
-                                 cudaMemcpyDeviceToDevice));
-  }
-  NIBBLE_CUDA_CHECK(cudaDeviceSynchronize());
-  return all;
-}
-
-class W4Large : public GpuTest {
+class W4Large : public LargeGpuTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    size_t free_bytes = 0, total_bytes = 0;
-    NIBBLE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    if (static_cast<int64_t>(free_bytes) < kNeededBytes) {
-      GTEST_SKIP() << free_bytes << " bytes of device memory, the test needs "
-                   << kNeededBytes;
-    }
-  }
-
   // Runs `args` with `spec` and checks rows [begin, end) of y, BF16: row i is
   // row i % kNormalRows of the reference.
   static void CheckRows(const DeviceBuffer& y, const W4Args& args,

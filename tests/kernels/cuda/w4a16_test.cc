@@ -32,16 +32,6 @@ constexpr std::array<int64_t, 7> kK = {96, 576, 1536, 2880, 3420, 8960, 10944};
 constexpr std::array<DType, 3> kYTypes = {DType::kF32, DType::kBF16,
                                           DType::kF16};
 
-// 1 .. 33 and the neighbours of 64, 128 and 256.
-std::vector<int64_t> AllRows() {
-  std::vector<int64_t> rows;
-  for (int64_t m = 1; m <= 33; ++m) rows.push_back(m);
-  for (const int64_t m : {64, 128, 256}) {
-    for (int64_t i = -1; i <= 1; ++i) rows.push_back(m + i);
-  }
-  return rows;
-}
-
 std::string Describe(const std::string& name, const Job& job,
                      const LaunchSpec& spec) {
   return name + " " + std::to_string(job.w.n) + "x" + std::to_string(job.w.k) +

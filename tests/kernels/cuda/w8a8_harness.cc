@@ -300,4 +300,19 @@ W8Output W8Runner::Run(const W8Job& job, const LaunchSpec& spec) {
   return output;
 }
 
+std::string WhyNoW8(W8Kind kind) {
+  const W8Runner& runner = W8Runner::Get();
+  if (!runner.Specs({kind, 1, 1, 1}).empty()) return "";
+  return "the device is no Hopper GPU, or the build has no code for it: " +
+         runner.device().ToString();
+}
+
+void W8KindTest::SetUp() {
+  GpuTest::SetUp();
+  if (IsSkipped()) return;
+  if (const std::string why = WhyNoW8(GetParam()); !why.empty()) {
+    GTEST_SKIP() << why;
+  }
+}
+
 }  // namespace nibble::test

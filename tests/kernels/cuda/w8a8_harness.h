@@ -2,6 +2,8 @@
 // what they should give.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,6 +14,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/reference/w8a8_gemm.h"
 #include "kernels/tensor.h"
+#include "tests/kernels/cuda/w4_harness.h"
 
 namespace nibble::test {
 
@@ -121,6 +124,16 @@ class W8Runner final {
   kernels::cuda::Stream stream_;
   kernels::cuda::DeviceBuffer y_;
   kernels::cuda::PinnedBuffer host_;
+};
+
+// Why the device or the build cannot run a kind, or "".
+std::string WhyNoW8(kernels::cuda::W8Kind kind);
+
+// A test of each kind; skips itself where that cannot run.
+class W8KindTest : public GpuTest,
+                   public ::testing::WithParamInterface<kernels::cuda::W8Kind> {
+ protected:
+  void SetUp() override;
 };
 
 }  // namespace nibble::test

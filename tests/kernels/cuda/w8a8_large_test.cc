@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/linear/w8a8.h"
@@ -22,26 +23,14 @@ using kernels::cuda::W8Args;
 using kernels::cuda::W8Kind;
 using kernels::cuda::W8Problem;
 
-constexpr int64_t kTwoTo31 = int64_t{1} << 31;
 constexpr int64_t kPeriod = 64;  // rows
-// What the largest of these tests has on the device.
-constexpr int64_t kNeededBytes = int64_t{24} << 30;
-
-class W8Large : public GpuTest {
+class W8Large : public LargeGpuTest {
  protected:
   void SetUp() override {
-    GpuTest::SetUp();
+    LargeGpuTest::SetUp();
     if (IsSkipped()) return;
-    if (W8Runner::Get().Specs({W8Kind::kInt8, 1, 1, 1}).empty()) {
-      GTEST_SKIP() << "the device is no Hopper GPU, or the build has no code "
-                      "for it: "
-                   << W8Runner::Get().device().ToString();
-    }
-    size_t free_bytes = 0, total_bytes = 0;
-    NIBBLE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
-    if (static_cast<int64_t>(free_bytes) < kNeededBytes) {
-      GTEST_SKIP() << free_bytes << " bytes of device memory, the test needs "
-                   << kNeededBytes;
+    if (const std::string why = WhyNoW8(W8Kind::kInt8); !why.empty()) {
+      GTEST_SKIP() << why;
     }
   }
 
@@ -87,18 +76,6 @@ class W8Large : public GpuTest {
             << spec.ToString();
       }
     }
-  }
-
- private:
-  // `copies` of `bytes` one after the other.
-  static DeviceBuffer Repeat(const void* from, int64_t bytes, int64_t copies) {
-    DeviceBuffer all = DeviceBuffer::Make(bytes * copies).value();
-    for (int64_t i = 0; i < copies; ++i) {
-      NIBBLE_CUDA_CHECK(cudaMemcpy(all.data() + i * bytes, from, bytes,
-                                   cudaMemcpyDeviceToDevice));
-    }
-    NIBBLE_CUDA_CHECK(cudaDeviceSynchronize());
-    return all;
   }
 };
 

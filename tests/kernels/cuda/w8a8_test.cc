@@ -35,28 +35,7 @@ constexpr Shape kShapes[] = {{1, 1},       {31, 17},     {64, 96},
                              {72, 1'040},  {225, 128},   {320, 4'304},
                              {576, 1'536}, {1'440, 640}, {2'112, 272}};
 
-// 1 .. 33 and the neighbours of 64, 128 and 256.
-std::vector<int64_t> AllRows() {
-  std::vector<int64_t> rows;
-  for (int64_t m = 1; m <= 33; ++m) rows.push_back(m);
-  for (const int64_t m : {64, 128, 256}) {
-    for (int64_t i = -1; i <= 1; ++i) rows.push_back(m + i);
-  }
-  return rows;
-}
-
-class W8Test : public GpuTest, public ::testing::WithParamInterface<W8Kind> {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (W8Runner::Get().Specs({GetParam(), 1, 1, 1}).empty()) {
-      GTEST_SKIP() << "the device is no Hopper GPU, or the build has no code "
-                      "for it: "
-                   << W8Runner::Get().device().ToString();
-    }
-  }
-};
+class W8Test : public W8KindTest {};
 
 // "" or where `y` [m, n], FP32, is off.
 std::string Compare(const std::vector<std::byte>& y,

@@ -43,17 +43,8 @@ double RoundingError(DType dtype, double value) {
   }
 }
 
-class W8Values : public GpuTest, public ::testing::WithParamInterface<W8Kind> {
+class W8Values : public W8KindTest {
  protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    if (IsSkipped()) return;
-    if (W8Runner::Get().Specs({GetParam(), 1, 1, 1}).empty()) {
-      GTEST_SKIP() << "the device is no Hopper GPU, or the build has no code "
-                      "for it: "
-                   << W8Runner::Get().device().ToString();
-    }
-  }
   W8Problem Problem() const { return {GetParam(), kM, kN, kK}; }
   std::vector<W8Scaling> Scalings() const {
     if (GetParam() == W8Kind::kE4m3Block) return {W8Scaling::kBlock};

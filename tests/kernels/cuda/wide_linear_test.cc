@@ -16,9 +16,7 @@
 #include "kernels/reference/quantize.h"
 #include "kernels/reference/w8a8_gemm.h"
 #include "kernels/weight_quantize.h"
-#include "tests/kernels/cuda/w4_cases.h"
-#include "tests/kernels/cuda/w4_harness.h"
-#include "tests/support/random.h"
+#include "tests/kernels/cuda/layer_test.h"
 
 namespace nibble::test {
 namespace {
@@ -33,11 +31,7 @@ using kernels::WeightView;
 using kernels::WidePacking;
 using kernels::cuda::CudaActivations;
 using kernels::cuda::CudaLinear;
-using kernels::cuda::CudaLinearContext;
 using kernels::cuda::DeviceBuffer;
-using kernels::cuda::LinearScratch;
-using kernels::cuda::PlanCache;
-using kernels::cuda::Stream;
 using kernels::reference::CodedDot;
 using kernels::reference::CodedMatrix;
 using kernels::reference::CodeType;
@@ -98,24 +92,18 @@ CodedRows RoundWeights(WidePacking packing,
   return coded;
 }
 
-class WideLinearTest : public GpuTest {
+class WideLinearTest : public LayerTest {
  protected:
   void SetUp() override {
-    GpuTest::SetUp();
+    LayerTest::SetUp();
     if (IsSkipped()) return;
-    stream_ = std::make_unique<Stream>();
-    context_ = {.device = kernels::cuda::ListDevices().value().at(0),
-                .stream = stream_.get(),
-                .scratch = &scratch_,
-                .plans = &plans_,
-                .pack_threads = 4};
     if (context_.device.compute_major != 9) {
       GTEST_SKIP() << "no kernels for " << context_.device.name;
     }
   }
 
   CaseWeight Weight(const std::string& name, int64_t n, int64_t k = kK) {
-    return {WeightCaseByName(name), n, k, random_};
+    return LayerTest::Weight(name, n, k);
   }
 
   std::unique_ptr<CudaLinear> Make(const std::vector<WeightView>& parts,
@@ -133,13 +121,7 @@ class WideLinearTest : public GpuTest {
   // Activations with x's rows from kFirst on.
   std::unique_ptr<CudaActivations> Upload(
       const Inputs& x, WidePacking codes = WidePacking::kNone) {
-    auto activations =
-        CudaActivations::Make(kMaxRows + kFirst, kK, x.dtype(), *stream_, codes)
-            .value();
-    NIBBLE_CUDA_CHECK(cudaMemcpyAsync(
-        activations->Row(kFirst), x.device(), kMaxRows * x.pitch() * 2,
-        cudaMemcpyDeviceToDevice, stream_->get()));
-    return activations;
+    return LayerTest::Upload(x, kMaxRows, kFirst, codes);
   }
 
   // y [rows, n] in FP32, which begins as NaN or as ones.
@@ -181,12 +163,6 @@ class WideLinearTest : public GpuTest {
       }
     }
   }
-
-  Random random_{1};
-  std::unique_ptr<Stream> stream_;
-  LinearScratch scratch_;
-  PlanCache plans_{""};
-  CudaLinearContext context_;
 };
 
 TEST_F(WideLinearTest, EncodesRowsAndMultipliesCodes) {
