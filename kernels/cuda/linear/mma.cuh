@@ -90,6 +90,16 @@ __device__ __forceinline__ uint4 LoadShared16(const void* p) {
   return *static_cast<const uint4*>(p);
 }
 
+// After the copies that wrote it were waited for.
+__device__ __forceinline__ uint4 LoadShared16At(uint32_t shared) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(shared)
+               : "memory");
+  return v;
+}
+
 // Two ones.
 template <XType X>
 constexpr uint32_t Ones() {

@@ -52,16 +52,6 @@ __device__ __forceinline__ void BarrierArriveOf(int id, int threads) {
   asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// After the copies that wrote it were waited for.
-__device__ __forceinline__ uint4 LoadShared16At(uint32_t shared) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3},[%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(shared)
-               : "memory");
-  return v;
-}
-
 // The same address in the shared memory of CTA `rank` of the cluster.
 __device__ __forceinline__ uint32_t InCta(uint32_t shared, uint32_t rank) {
   uint32_t r;

@@ -1,8 +1,11 @@
-// The end of the W8A8 kernel: from a warpgroup's sums to y.
+// The end of the W8A8 kernels: from sums to y. A tile is shared by warpgroups
+// or by warps, each with a part of its own: of T::kPartThreads threads. Warp w
+// of them has rows 16 w to 16 w + 15 of each of the part's row parts.
 #pragma once
 
 #include "kernels/cuda/linear/half_pairs.cuh"
-#include "kernels/cuda/linear/w8a8_walk.cuh"
+#include "kernels/cuda/linear/mma.cuh"
+#include "kernels/cuda/linear/w8a8_plan.h"
 
 namespace nibble::kernels::cuda {
 
@@ -15,8 +18,8 @@ __device__ __forceinline__ void CopyAsync4If(bool there, uint32_t shared,
                : "memory");
 }
 
-// What a warpgroup needs of the columns of its part of a tile: in shared
-// memory, [part columns] each. By value.
+// What is needed of the columns of a part of a tile: in shared memory, [part
+// columns] each. By value.
 template <typename T>
 struct W8Vectors {
   static constexpr int kColumns = T::kTile.PartColumns();
@@ -24,9 +27,9 @@ struct W8Vectors {
   const float* bias;
   const int32_t* sums;
 
-  __device__ __forceinline__ W8Vectors(char* shared, int warpgroup) {
+  __device__ __forceinline__ W8Vectors(char* shared, int part) {
     auto* const at = reinterpret_cast<float*>(shared + T::kShared.vectors_at) +
-                     warpgroup * 3 * kColumns;
+                     part * 3 * kColumns;
     scales = at;
     bias = at + kColumns;
     sums = reinterpret_cast<const int32_t*>(at + 2 * kColumns);
@@ -34,10 +37,10 @@ struct W8Vectors {
   // Asks for them; WaitCopies<0> and a barrier later they are there.
   __device__ __forceinline__ void Fetch(const W8Params& p, int column0) const {
 #pragma unroll
-    for (int c = 0; c < kColumns; c += kW8WarpgroupThreads) {
-      const int at = c + threadIdx.x % kW8WarpgroupThreads;
+    for (int c = 0; c < kColumns; c += T::kPartThreads) {
+      const int at = c + threadIdx.x % T::kPartThreads;
       const int64_t column = column0 + at;
-      if (kColumns % kW8WarpgroupThreads != 0 && at >= kColumns) break;
+      if (kColumns % T::kPartThreads != 0 && at >= kColumns) break;
       const bool there = column < p.n;
       if constexpr (!T::kBlockScales) {
         CopyAsync4If(there, SharedAddress(scales + at),
@@ -61,7 +64,7 @@ struct W8Rows {
   float scales[T::kRowParts][2];
 
   __device__ __forceinline__ W8Rows(const W8Params& p, int row0) {
-    const int thread = threadIdx.x % kW8WarpgroupThreads;
+    const int thread = threadIdx.x % T::kPartThreads;
     first = row0 + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) {
@@ -78,7 +81,7 @@ struct W8Rows {
     }
   }
   __device__ __forceinline__ int At(int part, int half) const {
-    return first + part * 64 + half * 8;
+    return first + part * (T::kPartThreads / 2) + half * 8;
   }
 };
 
@@ -269,8 +272,8 @@ __device__ __forceinline__ void Finish(
   }
 }
 
-// Stores a warpgroup's part of a tile, whose columns begin at `column0`. Packed
-// rows of W (W8PackedRow) make a thread's columns eights of neighbours.
+// Stores a part of a tile, whose columns begin at `column0`. Packed rows of W
+// (W8PackedRow) make a thread's columns eights of neighbours.
 template <typename T>
 __device__ __forceinline__ void StorePart(const W8Params& p,
                                           const W8Rows<T>& rows,

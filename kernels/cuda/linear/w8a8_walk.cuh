@@ -29,6 +29,7 @@ struct W8Kernel {
   static constexpr bool kPingPong = kTile.schedule == W8Schedule::kPingPong;
   static constexpr int kWarpgroups = kTile.Warpgroups();  // that compute
   static constexpr int kThreads = (kWarpgroups + 1) * kW8WarpgroupThreads;
+  static constexpr int kPartThreads = kW8WarpgroupThreads;
   // Warps that read a stage.
   static constexpr int kReaders = kPingPong ? 4 : 4 * kWarpgroups;
   static constexpr int kXBytes = kTile.rows * static_cast<int>(kW8BlockK);
