@@ -130,6 +130,14 @@ absl::StatusOr<CodedOperands> CodedOperands::Make(CodeType type, Shape shape,
                           MakeScales(k_blocks * ScalesPitch(max_m), 5));
   NIBBLE_ASSIGN_OR_RETURN(made.w_blocks_,
                           MakeScales(DivideUp(shape.n, kBlock) * k_blocks, 6));
+  NIBBLE_ASSIGN_OR_RETURN(made.w_groups_, MakeScales(shape.n * k_blocks, 7));
+  for (int64_t group = 0; group < k_blocks; ++group) {
+    for (int64_t row = 0; row < shape.n; ++row) {
+      made.packed_w_groups_.push_back(
+          made.w_groups_
+              .host[group * shape.n + kernels::cuda::W8PackedRow(row)]);
+    }
+  }
   return made;
 }
 
@@ -139,26 +147,30 @@ const float* CodedOperands::XScales(W8Scaling scaling) const {
 }
 
 const float* CodedOperands::WScales(W8Scaling scaling) const {
-  return (scaling == W8Scaling::kBlock ? w_blocks_ : w_rows_)
-      .device.as<float>();
+  const Scales& scales = scaling == W8Scaling::kBlock   ? w_blocks_
+                         : scaling == W8Scaling::kGroup ? w_groups_
+                                                        : w_rows_;
+  return scales.device.as<float>();
 }
 
 W8Args CodedOperands::Args(W8Kind kind, W8Scaling scaling, int64_t m,
                            int64_t node) const {
-  return {.kind = kind,
-          .w = {.codes = rotation_.At(node),
-                .n = shape_.n,
-                .k = shape_.k,
-                .pitch = shape_.k,
-                .scales = WScales(scaling),
-                .scaling = scaling},
-          .x = {.codes = x(),
-                .pitch = shape_.k,
-                .scales = XScales(scaling),
-                .scaling = scaling,
-                .scales_pitch = ScalesPitch(m)},
-          .m = m,
-          .ldy = shape_.n};
+  return {
+      .kind = kind,
+      .w = {.codes = rotation_.At(node),
+            .n = shape_.n,
+            .k = shape_.k,
+            .pitch = shape_.k,
+            .scales = WScales(scaling),
+            .scaling = scaling,
+            .scales_pitch = shape_.n},
+      .x = {.codes = x(),
+            .pitch = shape_.k,
+            .scales = XScales(scaling),
+            .scaling = scaling == W8Scaling::kGroup ? W8Scaling::kRow : scaling,
+            .scales_pitch = ScalesPitch(m)},
+      .m = m,
+      .ldy = shape_.n};
 }
 
 CodedMatrix CodedOperands::X(W8Scaling scaling, int64_t m) const {
@@ -168,6 +180,7 @@ CodedMatrix CodedOperands::X(W8Scaling scaling, int64_t m) const {
       x.grid = {.scales = x_rows_.host};
       break;
     case W8Scaling::kRow:
+    case W8Scaling::kGroup:
       x.grid = {.scales = x_rows_.host, .rows = 1, .row_step = 1};
       break;
     case W8Scaling::kBlock:
@@ -198,6 +211,13 @@ CodedMatrix CodedOperands::W(W8Scaling scaling, bool packed) const {
                 .ks = kBlock,
                 .row_step = shape_.k / kBlock,
                 .k_step = 1};
+      break;
+    case W8Scaling::kGroup:
+      w.grid = {.scales = packed_w_groups_,
+                .rows = 1,
+                .ks = kBlock,
+                .row_step = 1,
+                .k_step = shape_.n};
       break;
   }
   return w;

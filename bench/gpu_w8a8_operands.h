@@ -19,7 +19,8 @@ namespace nibble::bench {
 // those of normal numbers. Move-only; whoever holds it owns the memory.
 //
 // Rows of W are numbered as they lie in memory: packed rows of our kernels,
-// which number scales as y's columns.
+// which number scales as y's columns. `scaling` is that of both, or of W: with
+// groups of W x has a scale a row.
 class CodedOperands final {
  public:
   // n is a multiple of 32, k of 512.
@@ -60,8 +61,10 @@ class CodedOperands final {
   std::vector<uint8_t> x_, w_;  // [max_m, k], [n, k]
   kernels::cuda::DeviceBuffer x_device_, w_device_;
   Rotation rotation_;
-  std::vector<float> packed_w_rows_;  // w_rows_ in the order of packed rows
+  // w_rows_ and w_groups_ in the order of packed rows
+  std::vector<float> packed_w_rows_, packed_w_groups_;
   Scales x_rows_, w_rows_, x_blocks_, w_blocks_;  // a tensor's: the first row's
+  Scales w_groups_;                               // [k / 128, n]
 };
 
 }  // namespace nibble::bench

@@ -27,16 +27,21 @@ enum class W8Kind : uint8_t {
   // FP8 E4M3; sums of 128 products times the scale of their block of x and of
   // their block of W are added up in FP32.
   kE4m3Block,
+  // INT8; exact INT32 sums of 128 products times the scale of their group of W
+  // are added up in FP32.
+  kInt8Group,
 };
 inline constexpr W8Kind kW8Kinds[] = {W8Kind::kInt8, W8Kind::kE4m3,
                                       W8Kind::kE4m3Fast, W8Kind::kE4m3Block};
 std::string_view W8KindName(W8Kind kind);  // "int8", "e4m3_fast", ...
 
-// What a scale belongs to. Blocks go with kE4m3Block and with nothing else.
+// What a scale belongs to. Blocks go with kE4m3Block, groups of W with
+// kInt8Group, and neither with anything else.
 enum class W8Scaling : uint8_t {
   kTensor,  // [1]
   kRow,     // one a row: of x a token, of W an output channel
   kBlock,   // x: 1 x 128; W: 128 x 128
+  kGroup,   // W: 1 x 128
 };
 
 // W[n, k] in device memory. Borrowed. By value.
@@ -46,11 +51,15 @@ struct W8Weights {
   int64_t n = 0;
   int64_t k = 0;
   int64_t pitch = 0;  // bytes, a multiple of 16, >= k
-  // [1], [n] or [ceil(n / 128), ceil(k / 128)]
+  // [1], [n], [ceil(n / 128), ceil(k / 128)] of blocks or [ceil(k / 128),
+  // scales_pitch] of groups, which are 16-byte aligned
   const float* scales = nullptr;
   W8Scaling scaling = W8Scaling::kRow;
-  // [n]: the sum of the codes of each row, wanted where x has zero points.
+  int64_t scales_pitch = 0;  // of groups: >= n, a multiple of 4
+  // [n]: the sum of the codes of each row (kInt8), or of the codes times their
+  // scales (kInt8Group); wanted where x has zero points.
   const int32_t* sums = nullptr;
+  const float* scaled_sums = nullptr;
 };
 
 // x[m, k] in device memory: a scale times (code - zero point). Borrowed. By
@@ -62,7 +71,7 @@ struct W8Activations {
   const float* scales = nullptr;
   W8Scaling scaling = W8Scaling::kRow;
   int64_t scales_pitch = 0;        // of blocks: >= m, a multiple of 4
-  const int32_t* zeros = nullptr;  // [m], each in [-128, 127], or null; kInt8
+  const int32_t* zeros = nullptr;  // [m], each in [-128, 127], or null; INT8
 };
 
 // One multiplication. All pointers are device memory, borrowed for the launch.

@@ -35,14 +35,26 @@ void CheckArgs(const W8Args& args) {
   const bool blocks = args.kind == W8Kind::kE4m3Block;
   NIBBLE_CHECK_EQ(args.x.scaling == W8Scaling::kBlock, blocks);
   NIBBLE_CHECK_EQ(args.w.scaling == W8Scaling::kBlock, blocks);
+  const bool groups = args.kind == W8Kind::kInt8Group;
+  NIBBLE_CHECK_EQ(args.w.scaling == W8Scaling::kGroup, groups);
+  NIBBLE_CHECK(args.x.scaling != W8Scaling::kGroup);
+  if (groups) {
+    NIBBLE_CHECK(IsAligned(args.w.scales, kWideBytes));
+    NIBBLE_CHECK_GE(args.w.scales_pitch, args.w.n);
+    NIBBLE_CHECK_EQ(args.w.scales_pitch % 4, 0);
+  }
   if (blocks) {
     NIBBLE_CHECK(IsAligned(args.x.scales, kWideBytes));
     NIBBLE_CHECK_GE(args.x.scales_pitch, args.m);
     NIBBLE_CHECK_EQ(args.x.scales_pitch % 4, 0);
   }
   if (args.x.zeros != nullptr) {
-    NIBBLE_CHECK(args.kind == W8Kind::kInt8 && args.w.sums != nullptr);
-    NIBBLE_CHECK_LE(args.w.k, kW8MaxZerosK);
+    if (groups) {
+      NIBBLE_CHECK(args.w.scaled_sums != nullptr);
+    } else {
+      NIBBLE_CHECK(args.kind == W8Kind::kInt8 && args.w.sums != nullptr);
+      NIBBLE_CHECK_LE(args.w.k, kW8MaxZerosK);
+    }
   }
   NIBBLE_CHECK(args.y != nullptr);
   NIBBLE_CHECK_GE(args.ldy, args.w.n);

@@ -22,4 +22,17 @@ struct PackedW8 {
 PackedW8 PackW8(W8Kind kind, std::span<const uint8_t> codes, int64_t n,
                 int64_t k);
 
+// The scales of groups as the kernels read them (W8Weights). Owned by whoever
+// packed it.
+struct PackedW8Groups {
+  std::vector<float> scales;       // [ceil(k / 128), pitch], padding is zero
+  int64_t pitch = 0;               // floats
+  std::vector<float> scaled_sums;  // [n], rounded to FP32 once
+};
+
+// `codes`: [n, k] INT8, `scales`: [n, ceil(k / 128)], both without gaps.
+PackedW8Groups PackW8Groups(std::span<const uint8_t> codes,
+                            std::span<const float> scales, int64_t n,
+                            int64_t k);
+
 }  // namespace nibble::kernels::cuda

@@ -103,6 +103,8 @@ std::span<const W8Tile> W8Tiles(W8Kind kind) {
       return kW8PromotedTiles;
     case W8Kind::kE4m3Block:
       return kW8BlockTiles;
+    case W8Kind::kInt8Group:
+      return {};
   }
   return {};
 }
@@ -117,6 +119,8 @@ std::string_view W8KindName(W8Kind kind) {
       return "e4m3_fast";
     case W8Kind::kE4m3Block:
       return "e4m3_block";
+    case W8Kind::kInt8Group:
+      return "int8_group";
   }
   return "";
 }

@@ -40,19 +40,18 @@ constexpr int64_t kExtraPitch = 32;  // bytes of x behind k and its padding
 constexpr uint8_t kPadCode = 0x11;
 constexpr int64_t kBlock = kernels::kScaleBlock;
 
-uint8_t AnyCode(W8Kind kind, Random& random) {
+uint8_t AnyCode(bool int8, Random& random) {
   for (;;) {
     const auto code = static_cast<uint8_t>(random.Bits());
-    if (kind == W8Kind::kInt8 || (code & 0x7f) != 0x7f) return code;
+    if (int8 || (code & 0x7f) != 0x7f) return code;
   }
 }
 
-uint8_t SparseCode(W8Kind kind, Random& random) {
+uint8_t SparseCode(bool int8, Random& random) {
   const auto number = static_cast<int>(random.Int(-8, 8));
   if (number < -2 || number > 2) return 0;
-  return kind == W8Kind::kInt8
-             ? static_cast<uint8_t>(number)
-             : kernels::reference::FloatToE4m3(static_cast<float>(number));
+  return int8 ? static_cast<uint8_t>(number)
+              : kernels::reference::FloatToE4m3(static_cast<float>(number));
 }
 
 std::vector<float> Scales(int64_t count, const W8Setup& setup, Random& random) {
@@ -69,12 +68,24 @@ std::vector<float> Scales(int64_t count, const W8Setup& setup, Random& random) {
 }  // namespace
 
 W8Operands::W8Operands(const W8Setup& setup) : setup_(setup) {
-  if (setup_.problem.kind == W8Kind::kE4m3Block) {
-    setup_.scaling = W8Scaling::kBlock;
-  }
   MakeCodes();
   MakeScales();
   Upload();
+}
+
+bool W8Operands::IsInt8() const {
+  return setup_.problem.kind == W8Kind::kInt8 ||
+         setup_.problem.kind == W8Kind::kInt8Group;
+}
+
+W8Scaling W8Operands::XScaling() const {
+  return setup_.problem.kind == W8Kind::kE4m3Block ? W8Scaling::kBlock
+                                                   : setup_.scaling;
+}
+
+W8Scaling W8Operands::WScaling() const {
+  return setup_.problem.kind == W8Kind::kInt8Group ? W8Scaling::kGroup
+                                                   : XScaling();
 }
 
 void W8Operands::MakeCodes() {
@@ -83,8 +94,8 @@ void W8Operands::MakeCodes() {
   const auto make = [&](std::vector<uint8_t>& codes, int64_t count) {
     codes.resize(static_cast<size_t>(count));
     for (uint8_t& code : codes) {
-      code = setup_.codes == W8Codes::kAny ? AnyCode(kind, random)
-                                           : SparseCode(kind, random);
+      code = setup_.codes == W8Codes::kAny ? AnyCode(IsInt8(), random)
+                                           : SparseCode(IsInt8(), random);
       if (setup_.fill >= 0) code = static_cast<uint8_t>(setup_.fill);
     }
   };
@@ -104,20 +115,21 @@ void W8Operands::MakeScales() {
   Random random(setup_.seed + 1);
   scales_pitch_ = kernels::BlockScalePitch(m);
   const int64_t k_blocks = DivideUp(k, kBlock);
-  switch (setup_.scaling) {
-    case W8Scaling::kTensor:
-      x_scales_ = Scales(1, setup_, random);
-      w_scales_ = Scales(1, setup_, random);
-      break;
-    case W8Scaling::kRow:
-      x_scales_ = Scales(m, setup_, random);
-      w_scales_ = Scales(n, setup_, random);
-      break;
-    case W8Scaling::kBlock:
-      x_scales_ = Scales(k_blocks * scales_pitch_, setup_, random);
-      w_scales_ = Scales(DivideUp(n, kBlock) * k_blocks, setup_, random);
-      break;
-  }
+  const auto make = [&](W8Scaling scaling, int64_t rows, int64_t blocks) {
+    switch (scaling) {
+      case W8Scaling::kTensor:
+        return Scales(1, setup_, random);
+      case W8Scaling::kRow:
+        return Scales(rows, setup_, random);
+      case W8Scaling::kBlock:
+      case W8Scaling::kGroup:
+        break;
+    }
+    return Scales(blocks * k_blocks, setup_, random);
+  };
+  x_scales_ = make(XScaling(), m, scales_pitch_);
+  w_scales_ = make(WScaling(), n,
+                   WScaling() == W8Scaling::kGroup ? n : DivideUp(n, kBlock));
 }
 
 void W8Operands::Upload() {
@@ -131,11 +143,17 @@ void W8Operands::Upload() {
   const auto packed = kernels::cuda::PackW8(kind, w_, n, k);
   w_codes_device_ = ToDevice<std::byte>(packed.codes);
   x_scales_device_ = ToDevice<float>(x_scales_);
-  w_scales_device_ = ToDevice<float>(w_scales_);
-  if (setup_.zeros) {
-    zeros_device_ = ToDevice<int32_t>(zeros_);
-    sums_device_ = ToDevice<int32_t>(packed.sums);
+  if (setup_.zeros) zeros_device_ = ToDevice<int32_t>(zeros_);
+  if (WScaling() == W8Scaling::kGroup) {
+    const auto groups = kernels::cuda::PackW8Groups(w_, w_scales_, n, k);
+    w_scales_device_ = ToDevice<float>(groups.scales);
+    if (setup_.zeros) {
+      scaled_sums_device_ = ToDevice<float>(groups.scaled_sums);
+    }
+    return;
   }
+  w_scales_device_ = ToDevice<float>(w_scales_);
+  if (setup_.zeros) sums_device_ = ToDevice<int32_t>(packed.sums);
 }
 
 W8Args W8Operands::Args(int64_t m) const {
@@ -147,12 +165,14 @@ W8Args W8Operands::Args(int64_t m) const {
                 .k = k,
                 .pitch = kernels::cuda::W8Pitch(k),
                 .scales = w_scales_device_.as<float>(),
-                .scaling = setup_.scaling,
-                .sums = sums_device_.as<int32_t>()},
+                .scaling = WScaling(),
+                .scales_pitch = kernels::cuda::W8PackedRows(n),
+                .sums = sums_device_.as<int32_t>(),
+                .scaled_sums = scaled_sums_device_.as<float>()},
           .x = {.codes = x_codes_device_.data(),
                 .pitch = x_pitch_,
                 .scales = x_scales_device_.as<float>(),
-                .scaling = setup_.scaling,
+                .scaling = XScaling(),
                 .scales_pitch = scales_pitch_,
                 .zeros = zeros_device_.as<int32_t>()},
           .m = m,
@@ -160,15 +180,14 @@ W8Args W8Operands::Args(int64_t m) const {
 }
 
 CodedMatrix W8Operands::X() const {
-  CodedMatrix x{.type = setup_.problem.kind == W8Kind::kInt8 ? CodeType::kInt8
-                                                             : CodeType::kE4m3,
+  CodedMatrix x{.type = IsInt8() ? CodeType::kInt8 : CodeType::kE4m3,
                 .codes = x_,
                 .k = setup_.problem.k,
                 .grid = {.scales = x_scales_},
                 .zeros = zeros_};
-  if (setup_.scaling == W8Scaling::kRow) {
+  if (XScaling() == W8Scaling::kRow) {
     x.grid = {.scales = x_scales_, .rows = 1, .row_step = 1};
-  } else if (setup_.scaling == W8Scaling::kBlock) {
+  } else if (XScaling() == W8Scaling::kBlock) {
     x.grid = {.scales = x_scales_,
               .rows = 1,
               .ks = kBlock,
@@ -183,9 +202,9 @@ CodedMatrix W8Operands::W() const {
   w.codes = w_;
   w.zeros = {};
   w.grid.scales = w_scales_;
-  if (setup_.scaling == W8Scaling::kBlock) {
+  if (WScaling() == W8Scaling::kBlock || WScaling() == W8Scaling::kGroup) {
     w.grid = {.scales = w_scales_,
-              .rows = kBlock,
+              .rows = WScaling() == W8Scaling::kBlock ? kBlock : 1,
               .ks = kBlock,
               .row_step = DivideUp(w.k, kBlock),
               .k_step = 1};
@@ -230,7 +249,18 @@ W8Reference W8Reference::Make(const W8Operands& operands) {
 double W8SumError(W8Kind kind, const CodedDot& dot) {
   // Both scales' product and the sum are rounded to FP32.
   const double rounding = 0x1p-22 * std::fabs(dot.value) + 0x1p-140;
-  return rounding + (kind == W8Kind::kInt8 ? 0 : 0x1p-9 * dot.magnitude);
+  switch (kind) {
+    case W8Kind::kInt8:
+      return rounding;
+    case W8Kind::kInt8Group:
+      // FP32 additions, one for 128 products: fewer than 64 of them.
+      return rounding + 0x1p-18 * dot.magnitude;
+    case W8Kind::kE4m3:
+    case W8Kind::kE4m3Fast:
+    case W8Kind::kE4m3Block:
+      break;
+  }
+  return rounding + 0x1p-9 * dot.magnitude;
 }
 
 W8Runner::W8Runner() : device_(kernels::cuda::ListDevices().value().at(0)) {}

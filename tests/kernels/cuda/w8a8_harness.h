@@ -29,7 +29,7 @@ enum class W8Codes : uint8_t {
 struct W8Setup {
   kernels::cuda::W8Problem problem;
   W8Codes codes = W8Codes::kAny;
-  // Of both operands; a problem of blocks has those of blocks anyway.
+  // Of both operands, but for those of blocks and of groups that a kind has.
   kernels::cuda::W8Scaling scaling = kernels::cuda::W8Scaling::kRow;
   float least_scale = 1, greatest_scale = 1;
   bool zeros = false;  // of x; kInt8
@@ -56,18 +56,22 @@ class W8Operands final {
   void SetW(int64_t row, int64_t k, uint8_t code);
 
  private:
+  bool IsInt8() const;
+  kernels::cuda::W8Scaling XScaling() const;
+  kernels::cuda::W8Scaling WScaling() const;
   void MakeCodes();
   void MakeScales();
   void Upload();
 
   W8Setup setup_;
   int64_t x_pitch_ = 0, scales_pitch_ = 0;
-  std::vector<uint8_t> x_, w_;  // [m, k], [n, k]
-  std::vector<float> x_scales_, w_scales_;
+  std::vector<uint8_t> x_, w_;              // [m, k], [n, k]
+  std::vector<float> x_scales_, w_scales_;  // groups: [n, k / 128, rounded up]
   std::vector<int32_t> zeros_;
   kernels::cuda::DeviceBuffer x_codes_device_, w_codes_device_;
   kernels::cuda::DeviceBuffer x_scales_device_, w_scales_device_;
   kernels::cuda::DeviceBuffer zeros_device_, sums_device_;
+  kernels::cuda::DeviceBuffer scaled_sums_device_;
 };
 
 // Every product of the operands, or of a sample: dot [rows, columns] with

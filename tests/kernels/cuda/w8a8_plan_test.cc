@@ -85,6 +85,37 @@ TEST(PackW8, PutsRowsInTheirPlacesAndSumsThem) {
   EXPECT_TRUE(PackW8(W8Kind::kE4m3, codes, kN, kK).sums.empty());
 }
 
+TEST(PackW8Groups, TurnsScalesAndSumsCodesTimesThem) {
+  constexpr int64_t kN = 33, kK = 200;  // the second group is short
+  std::vector<uint8_t> codes(kN * kK);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(i * 7 + i / 255);
+  }
+  std::vector<float> scales(kN * 2);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = 0.25f * static_cast<float>(i + 1);
+  }
+  const PackedW8Groups packed = PackW8Groups(codes, scales, kN, kK);
+  ASSERT_EQ(packed.pitch, 64);
+  ASSERT_EQ(packed.scales.size(), size_t{2 * 64});
+  ASSERT_EQ(packed.scaled_sums.size(), size_t{kN});
+  for (int64_t row = 0; row < packed.pitch; ++row) {
+    for (int64_t group = 0; group < 2; ++group) {
+      EXPECT_EQ(packed.scales[group * packed.pitch + row],
+                row < kN ? scales[row * 2 + group] : 0)
+          << row << " " << group;
+    }
+  }
+  for (int64_t row = 0; row < kN; ++row) {
+    float sum = 0;  // exact: multiples of 1/4 below 2^22
+    for (int64_t k = 0; k < kK; ++k) {
+      sum +=
+          static_cast<int8_t>(codes[row * kK + k]) * scales[row * 2 + k / 128];
+    }
+    EXPECT_EQ(packed.scaled_sums[row], sum) << row;
+  }
+}
+
 TEST(W8Spec, PrintsAndParsesEveryConfig) {
   std::set<std::string> texts;
   for (const W8Kind kind : kW8Kinds) {

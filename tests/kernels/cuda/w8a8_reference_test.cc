@@ -93,6 +93,39 @@ TEST(DotOfCodes, TakesTheScaleOfEachBlock) {
   EXPECT_NEAR(dot.magnitude, magnitude, 1e-12 * magnitude);
 }
 
+// Groups of W [block of k][row, of 4], one scale a token, which has a zero
+// point.
+TEST(DotOfCodes, TakesTheScaleOfEachGroupOfW) {
+  constexpr int64_t kK = 300;
+  const std::vector<uint8_t> x = RandomCodes(2 * kK, 5);
+  const std::vector<uint8_t> w = RandomCodes(3 * kK, 6);
+  const std::vector<float> x_scales = {1, 0.5f};
+  const std::vector<float> w_scales = {1, 2, 3, 0, 5, 7, 11, 0, 13, 17, 19, 0};
+  const std::vector<int32_t> zeros = {0, -100};
+  const CodedMatrix xs{.codes = x,
+                       .k = kK,
+                       .grid = {.scales = x_scales, .rows = 1, .row_step = 1},
+                       .zeros = zeros};
+  const CodedMatrix ws{.codes = w,
+                       .k = kK,
+                       .grid = {.scales = w_scales,
+                                .rows = 1,
+                                .ks = 128,
+                                .row_step = 1,
+                                .k_step = 4}};
+  double expected = 0, magnitude = 0;  // exact: halves of integers
+  for (int64_t i = 0; i < kK; ++i) {
+    const double product = 0.5 * w_scales[i / 128 * 4 + 2] *
+                           (static_cast<int8_t>(x[kK + i]) + 100) *
+                           static_cast<int8_t>(w[2 * kK + i]);
+    expected += product;
+    magnitude += std::fabs(product);
+  }
+  const CodedDot dot = DotOfCodes(xs, 1, ws, 2);
+  EXPECT_EQ(dot.value, expected);
+  EXPECT_EQ(dot.magnitude, magnitude);
+}
+
 TEST(DotOfCodes, IsNanWhereACodeIs) {
   const std::vector<uint8_t> x = {0x7f, 0x38}, w = {0, 0x38};
   const std::vector<float> one = {1};
