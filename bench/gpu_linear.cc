@@ -241,6 +241,13 @@ absl::Status ShapeSweep::RunFormat(const W4Format& format) {
 
 }  // namespace
 
+bool SweepOptions::Wants(std::string_view path) const {
+  return paths.empty() ||
+         std::any_of(paths.begin(), paths.end(), [&](const std::string& begin) {
+           return path.starts_with(begin);
+         });
+}
+
 absl::StatusOr<int> SweepLinear(const SweepOptions& options,
                                 const SweepTools& tools) {
   int wrong = 0;

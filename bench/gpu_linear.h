@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,7 +26,13 @@ struct SweepOptions {
   kernels::DType x_dtype = kernels::DType::kBF16;  // of x and y
   bool check_only = false;  // every candidate is checked, nothing is timed
   bool every = false;  // every candidate is timed, not each kernel's fastest
+  bool cold_only = false;  // no graphs
+  double sustained_s = 0;  // of running back to back; 0: none of it
+  // Beginnings of the names of paths to measure; empty: all.
+  std::vector<std::string> paths;
   double peak_tflops = 0;  // of the device's dense 16-bit matrix units
+
+  bool Wants(std::string_view path) const;
 };
 
 // What the sweep works with. Borrowed from main.

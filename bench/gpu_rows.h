@@ -9,6 +9,13 @@
 
 namespace nibble::bench {
 
+// What the device did on the average while something ran; 0: not known. By
+// value.
+struct Condition {
+  double sm_mhz = 0;
+  double watts = 0;
+};
+
 // One path at one M, shape and format. By value.
 struct Row {
   std::string path;
@@ -16,9 +23,10 @@ struct Row {
   int64_t m = 0;
   int64_t n = 0;
   int64_t k = 0;
-  std::string choice;         // the LaunchSpec or algorithm, for people
-  double us_cold = 0;         // one launch, L2 cold
-  double us_graph = 0;        // a graph's node, rotating weights, overlapping
+  std::string choice;  // the LaunchSpec or algorithm, for people
+  double us_cold = 0;  // one launch, L2 cold
+  // A graph's node, rotating weights, overlapping; 0: not measured.
+  double us_graph = 0;
   double us_graph_plain = 0;  // the same without overlap
   double us_load_node = 0;    // a node that only reads the weights, overlapping
   int64_t bytes = 0;          // weights, x and y
@@ -26,7 +34,10 @@ struct Row {
   double floor_us = 0;  // reading the weights once, L2 cold
   double bf16_us = 0;   // cuBLASLt, 16-bit weights, cold; 0: not measured
   double rel_err = 0;
-  bool wrong = false;  // rel_err is too large: nothing was timed
+  bool wrong = false;        // rel_err is too large: nothing was timed
+  Condition cold = {};       // while us_cold was measured
+  double us_sustained = 0;   // a launch of many back to back; 0: not measured
+  Condition sustained = {};  // while us_sustained was measured
 
   double gbps() const { return 1e-3 * static_cast<double>(bytes) / us_cold; }
   double tflops() const {

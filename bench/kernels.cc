@@ -40,6 +40,7 @@ struct Options {
   std::vector<std::string> formats = {"int4-g128"};
   std::vector<int64_t> m = {1,   2,   4,   8,    16,   32,  64,
                             128, 256, 512, 1024, 2048, 4096};
+  std::vector<std::string> paths;
   std::string x_dtype = "bf16";
   std::string csv;
   std::string commit = "-";
@@ -52,6 +53,7 @@ struct Options {
   bool w8a8 = false;
   bool check_only = false;
   bool every = false;
+  bool cold_only = false;
 };
 
 void AddOptions(CLI::App& app, Options& options) {
@@ -68,6 +70,9 @@ void AddOptions(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--paths", options.paths,
+                 "Only paths whose names begin with one of these (--w8a8)")
+      ->delimiter(',');
   app.add_option("--x-dtype", options.x_dtype,
                  "Type of activations and results")
       ->check(CLI::IsMember({"bf16", "fp16"}))
@@ -91,6 +96,8 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--every", options.every,
                "Time every way to run each shape that the plan would try, not "
                "only the fastest of each kernel");
+  app.add_flag("--cold-only", options.cold_only,
+               "Leave out the nodes of graphs (--w8a8)");
   app.add_flag("--ladder", options.ladder,
                "Instead of the sweep: Q4_0 times a vector, from byte loads to "
                "our kernel, against an FP16 matrix");
@@ -125,6 +132,8 @@ absl::StatusOr<SweepOptions> ToSweepOptions(const Options& options) {
   sweep.x_dtype = options.x_dtype == "fp16" ? DType::kF16 : DType::kBF16;
   sweep.check_only = options.check_only;
   sweep.every = options.every;
+  sweep.cold_only = options.cold_only;
+  sweep.paths = options.paths;
   sweep.peak_tflops = options.peak_tflops;
   for (const std::string& text : options.shapes) {
     NIBBLE_ASSIGN_OR_RETURN(const Shape shape, ParseShape(text));

@@ -1,0 +1,179 @@
+#include "bench/gpu_candidate.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include "base/status.h"
+#include "bench/gpu_check.h"
+#include "kernels/reference/half.h"
+
+namespace nibble::bench {
+
+using kernels::DType;
+using kernels::cuda::DeviceBuffer;
+using kernels::cuda::PinnedBuffer;
+
+namespace {
+
+constexpr int kTrials = 5;
+// In which the power limit forgets what ran before.
+constexpr std::chrono::milliseconds kRest(20);
+
+}  // namespace
+
+absl::StatusOr<CandidateBench> CandidateBench::Make(const SweepOptions& options,
+                                                    const SweepTools& tools,
+                                                    Shape shape) {
+  CandidateBench made(options, tools, shape);
+  const int64_t max_m = *std::max_element(options.m.begin(), options.m.end());
+  const int64_t bytes = max_m * shape.n * 4;  // of INT32
+  NIBBLE_ASSIGN_OR_RETURN(made.y_, DeviceBuffer::Make(bytes));
+  NIBBLE_ASSIGN_OR_RETURN(made.host_, PinnedBuffer::Make(bytes));
+  return made;
+}
+
+double CandidateBench::Result(const Candidate& candidate, int64_t at) const {
+  switch (candidate.y_dtype) {
+    case DType::kI32:
+      return host_.as<int32_t>()[at];
+    case DType::kF16:
+      return kernels::reference::HalfToFloat(host_.as<uint16_t>()[at]);
+    default:
+      return kernels::reference::BFloat16ToFloat(host_.as<uint16_t>()[at]);
+  }
+}
+
+double CandidateBench::Error(int64_t m, const Candidate& candidate) const {
+  constexpr int kRandomOutputs = 500;
+  constexpr int kNanBytes = 0xff;  // a NaN as BF16 and as FP16
+  const int64_t count = m * shape_.n;
+  const int64_t bytes = count * kernels::ElementBytes(candidate.y_dtype);
+  NIBBLE_CUDA_CHECK(cudaMemsetAsync(y(), kNanBytes, bytes, stream()));
+  candidate.enqueue({});
+  NIBBLE_CUDA_CHECK(cudaMemcpyAsync(host_.data(), y(), bytes,
+                                    cudaMemcpyDeviceToHost, stream()));
+  tools_->timer->stream().Synchronize();
+  std::atomic<bool> nan = false;
+  ParallelFor(m, [&](int64_t row) {
+    for (int64_t n = 0; n < shape_.n; ++n) {
+      if (std::isnan(Result(candidate, row * shape_.n + n))) nan = true;
+    }
+  });
+  if (nan) return std::numeric_limits<double>::quiet_NaN();
+  // All of the last row and some outputs anywhere.
+  std::vector<int64_t> places;
+  for (int64_t n = 0; n < shape_.n; ++n) places.push_back(count - 1 - n);
+  std::mt19937_64 random(static_cast<uint64_t>(m));
+  for (int i = 0; i < kRandomOutputs; ++i) {
+    places.push_back(static_cast<int64_t>(random() % count));
+  }
+  std::vector<double> references(places.size());
+  ParallelFor(static_cast<int64_t>(places.size()), [&](int64_t i) {
+    references[i] =
+        candidate.reference(places[i] / shape_.n, places[i] % shape_.n);
+  });
+  ErrorSum error;
+  for (size_t i = 0; i < places.size(); ++i) {
+    error.Add(Result(candidate, places[i]), references[i]);
+  }
+  return error.Relative();
+}
+
+Row CandidateBench::Checked(int64_t m, const Candidate& candidate) {
+  Row row{.path = candidate.path,
+          .format = candidate.format,
+          .m = m,
+          .n = shape_.n,
+          .k = shape_.k,
+          .choice = candidate.choice,
+          .bytes = candidate.bytes};
+  row.rel_err = Error(m, candidate);
+  row.wrong = !(row.rel_err <= candidate.max_error);
+  wrong_ += row.wrong ? 1 : 0;
+  if (options_->check_only) {
+    std::printf("%-26s %-9s %5lldx%-5lld M %-5lld error %.1e %s  [%s]\n",
+                row.path.c_str(), row.format.c_str(),
+                static_cast<long long>(row.n), static_cast<long long>(row.k),
+                static_cast<long long>(row.m), row.rel_err,
+                row.wrong ? "WRONG" : "ok", row.choice.c_str());
+  }
+  return row;
+}
+
+std::vector<double> CandidateBench::ColdUs(
+    const std::vector<Candidate>& candidates, int rounds) const {
+  std::vector<std::vector<double>> samples(candidates.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      samples[i].push_back(
+          tools_->timer->ColdUs([&] { candidates[i].enqueue({}); }, 1));
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& of : samples) {
+    std::nth_element(of.begin(), of.begin() + rounds / 2, of.end());
+    medians.push_back(of[rounds / 2]);
+  }
+  return medians;
+}
+
+size_t CandidateBench::Fastest(const std::vector<Candidate>& candidates) const {
+  const std::vector<double> us = ColdUs(candidates, kTrials);
+  return std::min_element(us.begin(), us.end()) - us.begin();
+}
+
+void CandidateBench::TimeNodes(const Candidate& candidate, Row& row) const {
+  GpuTimer& timer = *tools_->timer;
+  row.us_load_node = timer.ReadNodeUs(candidate.weights);
+  const auto node_us = [&](bool overlap) {
+    std::this_thread::sleep_for(kRest);
+    return timer.NodeUs(row.us_cold, candidate.weights.bytes,
+                        [&](int64_t node) {
+                          candidate.enqueue({.node = node, .overlap = overlap});
+                        });
+  };
+  row.us_graph_plain = node_us(false);
+  row.us_graph = candidate.may_overlap ? node_us(true) : row.us_graph_plain;
+}
+
+void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
+  std::vector<Row> rows;
+  std::vector<Candidate> right;
+  for (const Candidate& candidate : candidates) {
+    Row row = Checked(m, candidate);
+    if (options_->check_only) continue;
+    if (row.wrong) {
+      Print(row);
+      tools_->csv->Write(row);
+      continue;
+    }
+    rows.push_back(std::move(row));
+    right.push_back(candidate);
+  }
+  if (right.empty()) return;
+  std::this_thread::sleep_for(kRest);
+  const std::vector<double> us = ColdUs(right, tools_->timer->repeats());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].us_cold = us[i];
+    if (rows[i].path == kBf16Path) bf16_us_[m] = us[i];
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Row& row = rows[i];
+    row.floor_us = tools_->timer->ReadColdUs(right[i].weights);
+    row.bf16_us = bf16_us_[m];
+    row.pct_peak =
+        100 * std::max(row.gbps() / tools_->ceilings.peak_gbps(),
+                       row.tflops() / (right[i].rate * options_->peak_tflops));
+    if (!options_->cold_only) TimeNodes(right[i], row);
+    Print(row);
+    tools_->csv->Write(row);
+  }
+}
+
+}  // namespace nibble::bench

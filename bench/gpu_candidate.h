@@ -1,0 +1,92 @@
+// One way to compute a linear layer, and the bench that checks and times such
+// ways against each other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/gpu_linear.h"
+#include "bench/gpu_operands.h"
+#include "bench/gpu_rows.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/tensor.h"
+
+namespace nibble::bench {
+
+// Which copy of the weights to read, and whether the launch may overlap the
+// one before. By value.
+struct Turn {
+  int64_t node = 0;
+  bool overlap = false;
+};
+
+// One way to compute y [m, n], ready to be checked and timed. What its
+// functions use outlives it. Copyable.
+struct Candidate {
+  std::string path;
+  std::string format;
+  std::string choice = "";  // for people
+  std::function<void(Turn)> enqueue = nullptr;
+  // What y[row, column] should be. Called from several threads at once.
+  std::function<double(int64_t row, int64_t column)> reference = nullptr;
+  double max_error = 0;  // ||y - reference|| / ||reference||
+  Rotation weights = {};
+  int64_t bytes = 0;  // read and written once: weights, x and y
+  kernels::DType y_dtype = kernels::DType::kBF16;  // or kF16, kI32
+  bool may_overlap = true;  // enqueue heeds Turn::overlap
+  int rate = 1;             // of the matrix units, over that of 16 bits
+};
+
+// Checks and times the candidates for one shape. Owned by a sweep; main's
+// thread only.
+class CandidateBench final {
+ public:
+  static absl::StatusOr<CandidateBench> Make(const SweepOptions& options,
+                                             const SweepTools& tools,
+                                             Shape shape);
+
+  // Where candidates write y: max_m * n * 4 bytes.
+  void* y() const { return y_.data(); }
+
+  // The index of the one that is fastest with a cold L2, of one or more.
+  size_t Fastest(const std::vector<Candidate>& candidates) const;
+
+  // Checks each, times those that are right (in turns, so that none has the
+  // clocks that another one left behind), prints their rows and writes them to
+  // the CSV file. With options.check_only nothing is timed.
+  void Run(int64_t m, const std::vector<Candidate>& candidates);
+
+  int wrong() const { return wrong_; }  // results of Run, so far
+
+ private:
+  CandidateBench(const SweepOptions& options, const SweepTools& tools,
+                 Shape shape)
+      : options_(&options), tools_(&tools), shape_(shape) {}
+
+  Row Checked(int64_t m, const Candidate& candidate);
+  // NaN where y has one.
+  double Error(int64_t m, const Candidate& candidate) const;
+  double Result(const Candidate& candidate, int64_t at) const;
+  // Medians of `rounds`, microseconds.
+  std::vector<double> ColdUs(const std::vector<Candidate>& candidates,
+                             int rounds) const;
+  void TimeNodes(const Candidate& candidate, Row& row) const;
+  cudaStream_t stream() const { return tools_->timer->stream().get(); }
+
+  const SweepOptions* options_;
+  const SweepTools* tools_;
+  Shape shape_;
+  kernels::cuda::DeviceBuffer y_;
+  kernels::cuda::PinnedBuffer host_;
+  std::map<int64_t, double> bf16_us_;  // of kBf16Path by M, once it was timed
+  int wrong_ = 0;
+};
+
+// The path that others are compared with: cuBLASLt on BF16 operands.
+inline constexpr char kBf16Path[] = "cublas_bf16";
+
+}  // namespace nibble::bench

@@ -1,0 +1,352 @@
+#include "bench/gpu_w8a8_candidates.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "bench/gpu_check.h"
+#include "kernels/cuda/linear/w8a8.h"
+#include "kernels/reference/minifloat.h"
+
+namespace nibble::bench {
+
+using kernels::DType;
+using kernels::LaunchSpec;
+using kernels::cuda::CublasLtFp8;
+using kernels::cuda::CublasLtProblem;
+using kernels::cuda::QuantizeCode;
+using kernels::cuda::W8Args;
+using kernels::cuda::W8Kind;
+using kernels::cuda::W8PackedRow;
+using kernels::cuda::W8Scaling;
+using kernels::reference::CodedMatrix;
+using kernels::reference::CodeType;
+
+namespace {
+
+// The matrix units do twice as many 8-bit products as 16-bit ones.
+constexpr int kEightBitRate = 2;
+// Of results rounded to BF16, and of FP8 sums in the tensor cores.
+constexpr double kMaxRelativeError = 3e-3;
+constexpr double kMaxFastError = 6e-3;
+// Of products with quantized activations, which are nearly uniform: INT8's step
+// is 1 / 127 of the greatest, E4M3 has 4 bits.
+constexpr double kMaxInt8QuantError = 0.015;
+constexpr double kMaxFp8QuantError = 0.035;
+
+constexpr W8a8Path kOurs[] = {
+    {"w8a8_int8_row", W8Kind::kInt8, W8Scaling::kRow},
+    {"w8a8_fp8_row", W8Kind::kE4m3, W8Scaling::kRow},
+    {"w8a8_fp8_row_fast", W8Kind::kE4m3Fast, W8Scaling::kRow},
+    {"w8a8_fp8_tensor", W8Kind::kE4m3, W8Scaling::kTensor},
+    {"w8a8_fp8_block", W8Kind::kE4m3Block, W8Scaling::kBlock},
+};
+constexpr W8a8Path kPeers[] = {
+    {"cublas_fp8_tensor", W8Kind::kE4m3, W8Scaling::kTensor},
+    {"cublas_fp8_tensor_fast", W8Kind::kE4m3Fast, W8Scaling::kTensor},
+    {"cublas_fp8_row", W8Kind::kE4m3, W8Scaling::kRow},
+    {"cublas_fp8_row_fast", W8Kind::kE4m3Fast, W8Scaling::kRow},
+    {"cublas_fp8_block", W8Kind::kE4m3Block, W8Scaling::kBlock},
+};
+constexpr const char* kVariants[] = {"", "_quant", "_unfused", "_norm"};
+
+// What quantizes activations for a path; none where the scale is not theirs.
+std::optional<QuantizeCode> CodeOf(const W8a8Path& path) {
+  switch (path.scaling) {
+    case W8Scaling::kRow:
+      return path.kind == W8Kind::kInt8 ? QuantizeCode::kInt8Token
+                                        : QuantizeCode::kFp8Token;
+    case W8Scaling::kBlock:
+      return QuantizeCode::kFp8Block;
+    case W8Scaling::kTensor:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::vector<float> Dequantized(const CodedMatrix& w, int64_t row) {
+  std::vector<float> values(w.k);
+  const auto codes = w.Row(row);
+  for (int64_t i = 0; i < w.k; ++i) {
+    const float code = w.type == CodeType::kInt8
+                           ? static_cast<int8_t>(codes[i])
+                           : kernels::reference::E4m3ToFloat(codes[i]);
+    values[i] = code * w.grid.At(row, i);
+  }
+  return values;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<W8a8Candidates>> W8a8Candidates::Make(
+    const SweepOptions& options, const SweepTools& tools, Shape shape,
+    const CandidateBench& bench) {
+  std::unique_ptr<W8a8Candidates> made(
+      new W8a8Candidates(options, tools, shape, bench));
+  NIBBLE_RETURN_IF_ERROR(made->Allocate());
+  return made;
+}
+
+absl::Status W8a8Candidates::Allocate() {
+  const kernels::cuda::Stream& stream = tools_.timer->stream();
+  const int64_t max_m = *std::max_element(options_.m.begin(), options_.m.end());
+  NIBBLE_ASSIGN_OR_RETURN(
+      int8_, CodedOperands::Make(CodeType::kInt8, shape_, max_m, stream));
+  NIBBLE_ASSIGN_OR_RETURN(
+      e4m3_, CodedOperands::Make(CodeType::kE4m3, shape_, max_m, stream));
+  NIBBLE_ASSIGN_OR_RETURN(
+      hidden_, HiddenStates::Make(DType::kBF16, max_m, shape_.k, stream));
+  if (tools_.cublas == nullptr || options_.check_only) return absl::OkStatus();
+  NIBBLE_ASSIGN_OR_RETURN(dense_,
+                          Weights::MakeDense(DType::kBF16, shape_, stream));
+  dense_host_.resize(shape_.n * shape_.k);
+  const UnpackRow unpack = dense_->ReadRows(0, shape_.n);
+  ParallelFor(shape_.n, [&](int64_t row) {
+    unpack(row, dense_host_.data() + row * shape_.k);
+  });
+  return absl::OkStatus();
+}
+
+void W8a8Candidates::AddWanted(Candidate candidate,
+                               std::vector<Candidate>& to) const {
+  if (options_.Wants(candidate.path)) to.push_back(std::move(candidate));
+}
+
+bool W8a8Candidates::WantsAny(const std::string& name) const {
+  return std::any_of(std::begin(kVariants), std::end(kVariants),
+                     [&](const char* variant) {
+                       return options_.Wants(absl::StrCat(name, variant));
+                     });
+}
+
+const CodedOperands& W8a8Candidates::Operands(const W8a8Path& path) const {
+  return path.kind == W8Kind::kInt8 ? *int8_ : *e4m3_;
+}
+
+Candidate W8a8Candidates::OfCodes(const W8a8Path& path, int64_t m,
+                                  bool packed) const {
+  const CodedOperands& operands = Operands(path);
+  Candidate candidate{
+      .path = path.name,
+      .format = path.kind == W8Kind::kInt8 ? "int8" : "e4m3",
+      .max_error =
+          path.kind == W8Kind::kE4m3Fast ? kMaxFastError : kMaxRelativeError,
+      .weights = operands.rotation(),
+      .bytes = operands.rotation().bytes + m * shape_.k + 2 * m * shape_.n,
+      .rate = kEightBitRate};
+  candidate.reference = [&operands, path, m, packed](int64_t row,
+                                                     int64_t column) {
+    return DotOfCodes(operands.X(path.scaling, m), row,
+                      operands.W(path.scaling, packed),
+                      packed ? W8PackedRow(column) : column)
+        .value;
+  };
+  return candidate;
+}
+
+Candidate W8a8Candidates::Ours(const W8a8Path& path, int64_t m,
+                               const LaunchSpec& spec) const {
+  Candidate candidate = OfCodes(path, m, true);
+  candidate.choice = spec.ToString();
+  candidate.enqueue = [this, path, m, spec](Turn turn) {
+    W8Args args = Operands(path).Args(path.kind, path.scaling, m, turn.node);
+    args.y = bench_.y();
+    LaunchW8(args, spec, *tools_.device, tools_.timer->stream().get(),
+             {.overlap = turn.overlap});
+  };
+  return candidate;
+}
+
+W8Args W8a8Candidates::QuantizedArgs(const W8a8Path& path, int64_t m,
+                                     int64_t node) const {
+  W8Args args = Operands(path).Args(path.kind, path.scaling, m, node);
+  args.x.codes = hidden_.codes();
+  args.x.scales = hidden_.scales();
+  args.x.scales_pitch = kernels::BlockScalePitch(m);
+  args.y = bench_.y();
+  return args;
+}
+
+Candidate W8a8Candidates::Quantized(const W8a8Path& path, int64_t m,
+                                    const LaunchSpec& spec) const {
+  const CodedOperands& operands = Operands(path);
+  Candidate candidate = Ours(path, m, spec);
+  candidate.bytes += m * shape_.k;  // hidden states have 16 bits
+  candidate.max_error =
+      path.kind == W8Kind::kInt8 ? kMaxInt8QuantError : kMaxFp8QuantError;
+  candidate.reference = [this, &operands, path](int64_t row, int64_t column) {
+    const std::vector<float> w =
+        Dequantized(operands.W(path.scaling, true), W8PackedRow(column));
+    return Dot(hidden_.NormedRow(row), w.data());
+  };
+  return candidate;
+}
+
+void W8a8Candidates::AddBehindNorm(const W8a8Path& path, int64_t m,
+                                   const LaunchSpec& spec,
+                                   const Candidate& alone,
+                                   std::vector<Candidate>& to) const {
+  const std::optional<QuantizeCode> code = CodeOf(path);
+  if (!code.has_value()) return;
+  const auto multiply = [this, path, m, spec](Turn turn) {
+    LaunchW8(QuantizedArgs(path, m, turn.node), spec, *tools_.device,
+             tools_.timer->stream().get(), {.overlap = true});
+  };
+  Candidate quant = Quantized(path, m, spec);
+  quant.path = absl::StrCat(path.name, "_quant");
+  quant.enqueue = [this, m, code, multiply](Turn turn) {
+    hidden_.NormAndQuantize(*code, m, turn.overlap, *tools_.device,
+                            tools_.timer->stream());
+    multiply(turn);
+  };
+  Candidate unfused = quant;
+  unfused.path = absl::StrCat(path.name, "_unfused");
+  unfused.enqueue = [this, m, code, multiply](Turn turn) {
+    hidden_.Norm(m, turn.overlap, tools_.timer->stream());
+    hidden_.Quantize(*code, m, true, *tools_.device, tools_.timer->stream());
+    multiply(turn);
+  };
+  Candidate norm = alone;
+  norm.path = absl::StrCat(path.name, "_norm");
+  norm.bytes = quant.bytes;
+  norm.enqueue = [this, m, enqueue = alone.enqueue](Turn turn) {
+    hidden_.Norm(m, turn.overlap, tools_.timer->stream());
+    enqueue({.node = turn.node, .overlap = true});
+  };
+  AddWanted(std::move(quant), to);
+  AddWanted(std::move(unfused), to);
+  AddWanted(std::move(norm), to);
+}
+
+void W8a8Candidates::AddOurs(const W8a8Path& path, int64_t m,
+                             std::vector<Candidate>& to) const {
+  if (!WantsAny(path.name)) return;
+  const std::vector<LaunchSpec> specs =
+      W8Candidates({path.kind, m, shape_.n, shape_.k}, *tools_.device);
+  if (specs.empty()) return;
+  std::vector<Candidate> ways;
+  ways.reserve(specs.size());
+  for (const LaunchSpec& spec : specs) ways.push_back(Ours(path, m, spec));
+  const size_t fastest = options_.check_only ? 0 : bench_.Fastest(ways);
+  const bool all = options_.check_only || options_.every;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    if (all || i == fastest) AddWanted(ways[i], to);
+  }
+  AddBehindNorm(path, m, specs[fastest], ways[fastest], to);
+}
+
+std::shared_ptr<const CublasChoice> W8a8Candidates::Choose(
+    const Candidate& candidate, const CublasLtProblem& problem,
+    const void* x) const {
+  auto choice = FastestCublas(*tools_.timer, *tools_.cublas, problem, x,
+                              candidate.weights.data, bench_.y());
+  if (choice.ok()) return std::make_shared<CublasChoice>(*std::move(choice));
+  std::printf("%s M %lld: %s\n", candidate.path.c_str(),
+              static_cast<long long>(problem.m),
+              choice.status().ToString().c_str());
+  return nullptr;
+}
+
+void W8a8Candidates::RunBy(std::shared_ptr<const CublasChoice> choice,
+                           const void* x, Candidate& candidate) const {
+  candidate.choice = absl::StrCat("algorithm ", choice->algorithm, " of ",
+                                  choice->matmul.algorithms());
+  candidate.may_overlap = false;
+  candidate.enqueue = [this, choice = std::move(choice), x,
+                       weights = candidate.weights](Turn turn) {
+    RunCublas(*choice, x, weights.At(turn.node), bench_.y(),
+              tools_.timer->stream());
+  };
+}
+
+void W8a8Candidates::AddPeer(const W8a8Path& path, int64_t m,
+                             std::vector<Candidate>& to) const {
+  if (!options_.Wants(path.name)) return;
+  const CodedOperands& operands = Operands(path);
+  CublasLtFp8 fp8{.x_scales = operands.XScales(path.scaling),
+                  .w_scales = operands.WScales(path.scaling)};
+  if (path.kind == W8Kind::kE4m3Fast) fp8.sums = CublasLtFp8::Sums::kFast;
+  if (path.scaling == W8Scaling::kRow) fp8.scales = CublasLtFp8::Scales::kRow;
+  if (path.scaling == W8Scaling::kBlock) {
+    fp8.scales = CublasLtFp8::Scales::kBlock;
+    // It reads rows of scales that begin at multiples of 16 bytes.
+    if (m % 4 != 0) return;
+  }
+  Candidate candidate = OfCodes(path, m, false);
+  auto choice =
+      Choose(candidate, {.m = m, .n = shape_.n, .k = shape_.k, .fp8 = fp8},
+             operands.x());
+  if (choice == nullptr) return;
+  RunBy(std::move(choice), operands.x(), candidate);
+  to.push_back(std::move(candidate));
+}
+
+void W8a8Candidates::AddInt8Peer(int64_t m, std::vector<Candidate>& to) const {
+  const W8a8Path path{"cublas_int8", W8Kind::kInt8, W8Scaling::kTensor};
+  if (!options_.Wants(path.name)) return;
+  Candidate integers = OfCodes(path, m, false);
+  integers.bytes += 2 * m * shape_.n;  // INT32
+  integers.reference = [this, path, m](int64_t row, int64_t column) {
+    static constexpr float kOne[] = {1};
+    CodedMatrix x = int8_->X(path.scaling, m);
+    CodedMatrix w = int8_->W(path.scaling, false);
+    x.grid = w.grid = {.scales = kOne};
+    return DotOfCodes(x, row, w, column).value;
+  };
+  integers.y_dtype = DType::kI32;
+  auto choice = Choose(integers,
+                       {.m = m,
+                        .n = shape_.n,
+                        .k = shape_.k,
+                        .input = DType::kI8,
+                        .output = DType::kI32},
+                       int8_->x());
+  if (choice == nullptr) return;
+  RunBy(std::move(choice), int8_->x(), integers);
+  to.push_back(std::move(integers));
+}
+
+void W8a8Candidates::AddBf16(int64_t m, std::vector<Candidate>& to) const {
+  if (!WantsAny(kBf16Path)) return;
+  Candidate alone{
+      .path = kBf16Path,
+      .format = "bf16",
+      .max_error = kMaxRelativeError,
+      .weights = dense_->rotation(),
+      .bytes = dense_->rotation().bytes + 2 * m * (shape_.n + shape_.k)};
+  alone.reference = [this](int64_t row, int64_t column) {
+    return Dot(hidden_.HiddenRow(row), &dense_host_[column * shape_.k]);
+  };
+  const auto choice =
+      Choose(alone, {.m = m, .n = shape_.n, .k = shape_.k}, hidden_.hidden());
+  if (choice == nullptr) return;
+  Candidate norm = alone;
+  RunBy(choice, hidden_.hidden(), alone);
+  RunBy(choice, hidden_.normed(), norm);
+  norm.path = absl::StrCat(kBf16Path, "_norm");
+  norm.reference = [this](int64_t row, int64_t column) {
+    return Dot(hidden_.NormedRow(row), &dense_host_[column * shape_.k]);
+  };
+  norm.enqueue = [this, m, enqueue = norm.enqueue](Turn turn) {
+    hidden_.Norm(m, false, tools_.timer->stream());
+    enqueue(turn);
+  };
+  AddWanted(std::move(alone), to);
+  AddWanted(std::move(norm), to);
+}
+
+std::vector<Candidate> W8a8Candidates::For(int64_t m) const {
+  std::vector<Candidate> candidates;
+  if (dense_.has_value()) {
+    AddBf16(m, candidates);
+    AddInt8Peer(m, candidates);
+    for (const W8a8Path& path : kPeers) AddPeer(path, m, candidates);
+  }
+  for (const W8a8Path& path : kOurs) AddOurs(path, m, candidates);
+  return candidates;
+}
+
+}  // namespace nibble::bench
