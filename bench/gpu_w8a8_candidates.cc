@@ -39,6 +39,7 @@ constexpr double kMaxFp8QuantError = 0.035;
 
 constexpr W8a8Path kOurs[] = {
     {"w8a8_int8_row", W8Kind::kInt8, W8Scaling::kRow},
+    {"w8a8_int8_group", W8Kind::kInt8Group, W8Scaling::kGroup},
     {"w8a8_fp8_row", W8Kind::kE4m3, W8Scaling::kRow},
     {"w8a8_fp8_row_fast", W8Kind::kE4m3Fast, W8Scaling::kRow},
     {"w8a8_fp8_tensor", W8Kind::kE4m3, W8Scaling::kTensor},
@@ -53,12 +54,16 @@ constexpr W8a8Path kPeers[] = {
 };
 constexpr const char* kVariants[] = {"", "_quant", "_unfused", "_norm"};
 
+bool IsInt8(const W8a8Path& path) {
+  return path.kind == W8Kind::kInt8 || path.kind == W8Kind::kInt8Group;
+}
+
 // What quantizes activations for a path; none where the scale is not theirs.
 std::optional<QuantizeCode> CodeOf(const W8a8Path& path) {
   switch (path.scaling) {
     case W8Scaling::kRow:
-      return path.kind == W8Kind::kInt8 ? QuantizeCode::kInt8Token
-                                        : QuantizeCode::kFp8Token;
+    case W8Scaling::kGroup:
+      return IsInt8(path) ? QuantizeCode::kInt8Token : QuantizeCode::kFp8Token;
     case W8Scaling::kBlock:
       return QuantizeCode::kFp8Block;
     case W8Scaling::kTensor:
@@ -123,7 +128,7 @@ bool W8a8Candidates::WantsAny(const std::string& name) const {
 }
 
 const CodedOperands& W8a8Candidates::Operands(const W8a8Path& path) const {
-  return path.kind == W8Kind::kInt8 ? *int8_ : *e4m3_;
+  return IsInt8(path) ? *int8_ : *e4m3_;
 }
 
 Candidate W8a8Candidates::OfCodes(const W8a8Path& path, int64_t m,
@@ -131,7 +136,7 @@ Candidate W8a8Candidates::OfCodes(const W8a8Path& path, int64_t m,
   const CodedOperands& operands = Operands(path);
   Candidate candidate{
       .path = path.name,
-      .format = path.kind == W8Kind::kInt8 ? "int8" : "e4m3",
+      .format = IsInt8(path) ? "int8" : "e4m3",
       .max_error =
           path.kind == W8Kind::kE4m3Fast ? kMaxFastError : kMaxRelativeError,
       .weights = operands.rotation(),
@@ -175,8 +180,7 @@ Candidate W8a8Candidates::Quantized(const W8a8Path& path, int64_t m,
   const CodedOperands& operands = Operands(path);
   Candidate candidate = Ours(path, m, spec);
   candidate.bytes += m * shape_.k;  // hidden states have 16 bits
-  candidate.max_error =
-      path.kind == W8Kind::kInt8 ? kMaxInt8QuantError : kMaxFp8QuantError;
+  candidate.max_error = IsInt8(path) ? kMaxInt8QuantError : kMaxFp8QuantError;
   candidate.reference = [this, &operands, path](int64_t row, int64_t column) {
     const std::vector<float> w =
         Dequantized(operands.W(path.scaling, true), W8PackedRow(column));

@@ -327,13 +327,14 @@ def contenders(rows, shape):
     contender, as a plan takes the fastest of them.
     """
     found = collections.defaultdict(dict)
+    quantized = {key.path for key in rows if key.path.endswith("_quant")}
     for key, row in rows.items():
         us = number(row, "us_cold")
         if (key.n, key.k) != shape or us is None:
             continue
         path, _, variant = key.path.rpartition("_")
-        is_8_bit = f"{path}_quant" in {other.path for other in rows}
-        if variant == "quant" or (variant == "norm" and not is_8_bit):
+        takes_16_bits = variant == "norm" and f"{path}_quant" not in quantized
+        if variant == "quant" or takes_16_bits:
             name = "w4a16" if path.startswith("w4a16") else path
             line = found[f"{name} {key.format}"]
             line[key.m] = min(us, line.get(key.m, math.inf))
