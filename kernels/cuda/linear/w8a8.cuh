@@ -5,9 +5,9 @@
 //   stage:  x [rows][128]  W [columns][128]   128-byte swizzled, as wgmma reads
 //
 // Sums of INT8 products and, for kE4m3Fast, of FP8 ones stay in the tensor
-// cores' accumulators over all of k. For kE4m3 each step's sums begin at zero
-// and are added in FP32, ascending; the two warpgroups share a tile there, so
-// that one multiplies while the other adds.
+// cores' accumulators over all of k. For the other kinds each step's sums begin
+// at zero and are added in FP32, ascending; the two warpgroups share a tile
+// there, so that one multiplies while the other adds.
 //
 // With kPingPong each warpgroup has a tile of its own and they take turns:
 // while one stores, the other one has the tensor cores.
@@ -41,8 +41,9 @@ class W8Multiplier {
     w_ = SwizzledOperand(shared + T::kXBytes + w_row * kStep);
     scales_ =
         reinterpret_cast<const float*>(shared_memory + T::kShared.scales_at) +
-        x_row + threadIdx.x % kW8WarpgroupThreads / 32 * 16 +
-        threadIdx.x % 32 / 4;
+        (T::kGroupScales ? w_row + static_cast<int>(threadIdx.x) % 4 * 8
+                         : x_row + threadIdx.x % kW8WarpgroupThreads / 32 * 16 +
+                               threadIdx.x % 32 / 4);
     const int lane = threadIdx.x % 32;
     tells_ = lane < p.cluster;
     empty_ = InCta(barriers.Empty(0), tells_ ? lane : 0);
@@ -156,11 +157,12 @@ class W8Multiplier {
     if constexpr (kSteps > 1) {
       static_assert(T::kRowParts == 1 && T::kColumnParts == 1);
       uint32_t step[kSteps][T::kTiles][4];
-      int stages[kSteps];
+      int stages[kSteps], slots[kSteps];
       float scales[kSteps][2];
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
         stages[i] = cursor_.stage;
+        slots[i] = W8ScalesSlot<T>(cursor_.stage, cursor_.parity);
         const float w_scale = WScale(place, 0, block + i);
         WaitFull();
         Scale(stages[i], 0, w_scale, scales[i]);
@@ -175,7 +177,11 @@ class W8Multiplier {
         WgmmaWait<kSteps - 1 - i>();
         HoldAccumulators(step[i]);
         ReleaseRead(stages[i]);
-        Add(step[i], scales[i], sums[0][0]);
+        if constexpr (T::kGroupScales) {
+          AddGroups(step[i], slots[i], 0, sums[0][0]);
+        } else {
+          Add(step[i], scales[i], sums[0][0]);
+        }
       });
     } else {
       const int stage = cursor_.stage;
@@ -201,7 +207,12 @@ class W8Multiplier {
           if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) {
             ReleaseRead(stage);
           }
-          Add(step, scales, sums[i][j]);
+          if constexpr (T::kGroupScales) {
+            AddGroups(step, W8ScalesSlot<T>(stage, cursor_.parity), j,
+                      sums[i][j]);
+          } else {
+            Add(step, scales, sums[i][j]);
+          }
         }
       }
       cursor_.Next();
@@ -227,9 +238,10 @@ class W8Multiplier {
       scales[1] = __fmul_rn(at[8], w_scale);
     }
   }
-  // After the stage's scales have been read as well.
+  // After the stage's scales have been read as well; those of groups, of the
+  // step before.
   __device__ __forceinline__ void ReleaseRead(int stage) const {
-    if constexpr (T::kBlockScales) __syncwarp();
+    if constexpr (T::kStepScales) __syncwarp();
     Release(stage);
   }
   __device__ __forceinline__ void Add(const uint32_t (&step)[T::kTiles][4],
@@ -243,6 +255,26 @@ class W8Multiplier {
         sum[tile][e] = T::kBlockScales
                            ? __fmaf_rn(number, scales[e / 2], sum[tile][e])
                            : __fadd_rn(sum[tile][e], number);
+      }
+    }
+  }
+
+  // The same for kInt8Group, each column by its scale of W.
+  __device__ __forceinline__ void AddGroups(
+      const uint32_t (&step)[T::kTiles][4], int slot, int column_part,
+      float (&sum)[T::kTiles][4]) const {
+    const float* const at =
+        scales_ + slot * T::kTile.columns + column_part * T::kTiles * 8;
+#pragma unroll
+    for (int pair = 0; pair < T::kTiles / 2; ++pair) {
+      float scales[4];
+      LoadFour(at + pair / 2 * 32 + pair % 2 * 4, scales);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int tile = 2 * pair + i / 4, e = i % 4;
+        sum[tile][e] =
+            __fmaf_rn(__int2float_rn(static_cast<int>(step[tile][e])),
+                      scales[i / 4 * 2 + e % 2], sum[tile][e]);
       }
     }
   }
@@ -261,7 +293,8 @@ class W8Multiplier {
   bool tells_;      // whether this lane tells a CTA of stages given back
   uint32_t empty_;  // the barrier of that CTA's stage 0
   uint64_t x_, w_;
-  const float* scales_;  // of x, of the thread's first row, stage 0
+  // Of x, of the thread's first row, or of W, of its first column; stage 0.
+  const float* scales_;
 };
 
 // A warpgroup's work, from the first tile to the last.
@@ -292,7 +325,7 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
     multiplier.Multiply(place, sums);
     WaitCopies<0>();
     BarrierOf(barrier, kW8WarpgroupThreads);
-    if constexpr (T::kKind == W8Kind::kInt8) {
+    if constexpr (T::kKind == W8Kind::kInt8 || T::kGroupScales) {
       if (p.x_zeros != nullptr) SubtractZeros<T>(p, rows, vectors, sums);
     }
     StorePart<T>(p, rows, vectors, place.column + column0, sums);

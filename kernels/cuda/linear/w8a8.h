@@ -32,7 +32,8 @@ enum class W8Kind : uint8_t {
   kInt8Group,
 };
 inline constexpr W8Kind kW8Kinds[] = {W8Kind::kInt8, W8Kind::kE4m3,
-                                      W8Kind::kE4m3Fast, W8Kind::kE4m3Block};
+                                      W8Kind::kE4m3Fast, W8Kind::kE4m3Block,
+                                      W8Kind::kInt8Group};
 std::string_view W8KindName(W8Kind kind);  // "int8", "e4m3_fast", ...
 
 // What a scale belongs to. Blocks go with kE4m3Block, groups of W with

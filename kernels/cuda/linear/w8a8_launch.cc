@@ -92,8 +92,10 @@ void PointAt(const W8Args& args, W8Params& params) {
   params.x_scale_step = args.x.scaling == W8Scaling::kTensor ? 0 : 1;
   params.w_scale_step = args.w.scaling == W8Scaling::kTensor ? 0 : 1;
   params.x_scales_pitch = args.x.scales_pitch;
+  params.w_scales_pitch = args.w.scales_pitch;
   params.x_zeros = args.x.zeros;
   params.w_sums = args.w.sums;
+  if (args.kind == W8Kind::kInt8Group) params.w_sums = args.w.scaled_sums;
   params.bias = args.bias;
   params.residual = args.residual;
   params.y = args.y;

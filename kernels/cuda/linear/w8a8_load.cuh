@@ -53,9 +53,25 @@ __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
     const int there = static_cast<int>(p.x_scales_pitch) - place.row;
     return T::kBlockScales ? 4 * max(0, min(T::kTile.rows, there)) : 0;
   };
-  const auto load_w = [&](const W8Place& place, int stage, int block) {
+  // The bytes of the scales of the tile's rows of W, likewise.
+  const auto w_scales_bytes = [&](const W8Place& place) {
+    const int there = static_cast<int>(p.w_scales_pitch) - place.column;
+    return T::kGroupScales ? 4 * max(0, min(T::kTile.columns, there)) : 0;
+  };
+  const auto load_w = [&](const W8Place& place, int stage, uint32_t parity,
+                          int block) {
     const uint32_t full = barriers.Full(stage);
-    BarrierArriveExpect(full, bytes + scales_bytes(place));
+    BarrierArriveExpect(full,
+                        bytes + scales_bytes(place) + w_scales_bytes(place));
+    if constexpr (T::kGroupScales) {
+      const int scales = w_scales_bytes(place);
+      if (scales > 0) {
+        BulkCopy(at + T::kShared.scales_at +
+                     W8ScalesSlot<T>(stage, parity) * T::kTile.columns * 4,
+                 p.w_scales + block * p.w_scales_pitch + place.column, scales,
+                 full);
+      }
+    }
     const uint32_t to =
         at + stage * T::kShared.stage_bytes + T::kXBytes + w_part * kStep;
     const int row = place.column + w_part;
@@ -89,7 +105,7 @@ __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
   {
     const W8Place place = PlaceW8(p, T::kTile, item, rank);
     for (int block = 0; block < early; ++block) {
-      if (ElectLane()) load_w(place, block, block);
+      if (ElectLane()) load_w(place, block, 0, block);
       __syncwarp();
     }
   }
@@ -105,7 +121,7 @@ __device__ __forceinline__ void LoadSteps(const W8Params& p, char* shared,
       // The parity before the first phase counts as ended.
       if (ask_w) BarrierWait(barriers.Empty(cursor.stage), cursor.parity ^ 1);
       if (ElectLane()) {
-        if (ask_w) load_w(place, cursor.stage, block);
+        if (ask_w) load_w(place, cursor.stage, cursor.parity, block);
         load_x(place, cursor.stage, block);
       }
       __syncwarp();

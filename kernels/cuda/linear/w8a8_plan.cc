@@ -69,8 +69,9 @@ double GuessClocks(const W8Problem& problem, const W8Config& config,
   constexpr double kLatency = 130;        // of a step that nothing else hides
   constexpr double kTile = 1'000, kStore = 1'500;
   const W8Tile& tile = config.tile;
-  const bool promoted =
-      problem.kind == W8Kind::kE4m3 || problem.kind == W8Kind::kE4m3Block;
+  const bool promoted = problem.kind == W8Kind::kE4m3 ||
+                        problem.kind == W8Kind::kE4m3Block ||
+                        problem.kind == W8Kind::kInt8Group;
   // Four wgmma of 64 rows; narrow ones wait for shared memory.
   const double columns = tile.PartColumns();
   const double wgmma = 4 * std::max(columns / 2, 16 + columns / 4);
@@ -104,7 +105,7 @@ std::span<const W8Tile> W8Tiles(W8Kind kind) {
     case W8Kind::kE4m3Block:
       return kW8BlockTiles;
     case W8Kind::kInt8Group:
-      return {};
+      return kW8GroupTiles;
   }
   return {};
 }

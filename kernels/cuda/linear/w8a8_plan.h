@@ -70,6 +70,11 @@ inline constexpr W8Tile kW8BlockTiles[] = {
     {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
     {64, 32, W8Schedule::kSingle},
 };
+inline constexpr W8Tile kW8GroupTiles[] = {
+    {128, 256, W8Schedule::kRows},  {128, 192, W8Schedule::kRows},
+    {128, 128, W8Schedule::kRows},  {64, 128, W8Schedule::kColumns},
+    {64, 64, W8Schedule::kColumns}, {64, 32, W8Schedule::kSingle},
+};
 
 inline constexpr int kW8WarpgroupThreads = 128;
 inline constexpr int kW8MaxStages = 16;
@@ -80,16 +85,19 @@ inline constexpr int kW8SharedBytes = 227 << 10;
 struct W8Shared {
   int stages;  // of x, [rows][128], and W, [columns][128] behind it
   int stage_bytes;
-  int scales_at;    // kE4m3Block: float [stages][rows], of x
+  // kE4m3Block: float [stages][rows], of x; kInt8Group: [2][stages][columns],
+  // of W, those of every other round
+  int scales_at;
   int vectors_at;   // float [warpgroup][3][part columns]
   int barriers_at;  // full [stages], empty [stages], turn [2]
   int bytes;
 };
 constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
   W8Shared shared{};
-  const bool block = kind == W8Kind::kE4m3Block;
   const int vectors = tile.Warpgroups() * 3 * tile.PartColumns() * 4;
-  const int scales = block ? tile.rows * 4 : 0;
+  const int scales = kind == W8Kind::kE4m3Block   ? tile.rows * 4
+                     : kind == W8Kind::kInt8Group ? 2 * tile.columns * 4
+                                                  : 0;
   constexpr int kStageBarriers = 2 * 8, kTurnBarriers = 2 * 8;
   shared.stage_bytes = (tile.rows + tile.columns) * static_cast<int>(kW8BlockK);
   shared.stages = (kW8SharedBytes - vectors - kTurnBarriers) /
@@ -108,12 +116,13 @@ struct W8Params {
   const float* x_scales;
   const float* w_scales;
   const int32_t* x_zeros;  // with w_sums, or null
-  const int32_t* w_sums;
-  const float* bias;     // or null
-  const void* residual;  // or null
+  const void* w_sums;      // int32_t; kInt8Group: float
+  const float* bias;       // or null
+  const void* residual;    // or null
   void* y;
   int64_t ldy, ld_residual;        // elements
   int64_t x_scales_pitch;          // kE4m3Block
+  int64_t w_scales_pitch;          // kInt8Group
   int x_scale_step, w_scale_step;  // 0: one scale for all
   DType y_dtype;
   bool wide;   // eights of outputs, and of the residual, are aligned

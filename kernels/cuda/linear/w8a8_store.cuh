@@ -25,7 +25,7 @@ struct W8Vectors {
   static constexpr int kColumns = T::kTile.PartColumns();
   const float* scales;
   const float* bias;
-  const int32_t* sums;
+  const int32_t* sums;  // kInt8Group: the bits of floats
 
   __device__ __forceinline__ W8Vectors(char* shared, int part) {
     auto* const at = reinterpret_cast<float*>(shared + T::kShared.vectors_at) +
@@ -42,15 +42,15 @@ struct W8Vectors {
       const int64_t column = column0 + at;
       if (kColumns % T::kPartThreads != 0 && at >= kColumns) break;
       const bool there = column < p.n;
-      if constexpr (!T::kBlockScales) {
+      if constexpr (!T::kBlockScales && !T::kGroupScales) {
         CopyAsync4If(there, SharedAddress(scales + at),
                      p.w_scales + column * p.w_scale_step);
       }
       CopyAsync4If(there && p.bias != nullptr, SharedAddress(bias + at),
                    p.bias + column);
-      if constexpr (T::kKind == W8Kind::kInt8) {
+      if constexpr (T::kKind == W8Kind::kInt8 || T::kGroupScales) {
         CopyAsync4If(there && p.x_zeros != nullptr, SharedAddress(sums + at),
-                     p.w_sums + column);
+                     static_cast<const int32_t*>(p.w_sums) + column);
       }
     }
     CommitCopies();
@@ -196,37 +196,47 @@ __device__ __forceinline__ void LoadFour(const float* shared, float (&v)[4]) {
   v[3] = __uint_as_float(bits.w);
 }
 
-// Takes the zero points of x out of INT8 sums. Sums that wrap around on the way
-// come back: the result is in range.
+// A sum without what a zero point of x adds to it: the zero point times the
+// column's number of W8Vectors::sums.
+__device__ __forceinline__ uint32_t WithoutZero(uint32_t sum, int zero,
+                                                uint32_t of_column) {
+  return sum - static_cast<uint32_t>(zero) * of_column;
+}
+__device__ __forceinline__ float WithoutZero(float sum, int zero,
+                                             uint32_t of_column) {
+  return __fmaf_rn(-__int2float_rn(zero), __uint_as_float(of_column), sum);
+}
+
+// Takes the zero points of x out of sums. Those of kInt8 that wrap around on
+// the way come back: the result is in range.
 template <typename T>
 __device__ __forceinline__ void SubtractZeros(const W8Params& p,
                                               const W8Rows<T>& rows,
                                               const W8Vectors<T>& vectors,
                                               typename T::Sums& sums) {
-  uint32_t zeros[T::kRowParts][2];
+  int zeros[T::kRowParts][2];
 #pragma unroll
   for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int64_t row = rows.At(i, half);
-      zeros[i][half] =
-          row < p.m ? static_cast<uint32_t>(__ldcg(p.x_zeros + row)) : 0;
+      zeros[i][half] = row < p.m ? __ldcg(p.x_zeros + row) : 0;
     }
   }
 #pragma unroll
-  for (int pair = 0; pair < T::kTiles / 2; ++pair) {
+  for (int pair = 0; pair < T::kColumnParts * T::kTiles / 2; ++pair) {
     const int column =
         pair / 2 * 32 + static_cast<int>(threadIdx.x) % 4 * 8 + pair % 2 * 4;
     const uint4 w = LoadShared16At(SharedAddress(vectors.sums + column));
+    const uint32_t of_columns[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t zero = zeros[i][half];
-        sums[i][0][2 * pair][2 * half] -= zero * w.x;
-        sums[i][0][2 * pair][2 * half + 1] -= zero * w.y;
-        sums[i][0][2 * pair + 1][2 * half] -= zero * w.z;
-        sums[i][0][2 * pair + 1][2 * half + 1] -= zero * w.w;
+      for (int e = 0; e < 8; ++e) {
+        const int tile = 2 * pair + e / 4;
+        auto& sum = sums[i][tile / T::kTiles][tile % T::kTiles][e % 4];
+        sum = WithoutZero(sum, zeros[i][e % 4 / 2],
+                          of_columns[e / 4 * 2 + e % 2]);
       }
     }
   }
@@ -255,8 +265,9 @@ __device__ __forceinline__ void Finish(
 #pragma unroll
   for (int four = 0; four < 8; four += 4) {
     float scales[4], bias[4];
-    if constexpr (!T::kBlockScales)
+    if constexpr (!T::kBlockScales && !T::kGroupScales) {
       LoadFour(vectors.scales + at + four, scales);
+    }
     LoadFour(vectors.bias + at + four, bias);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -265,6 +276,8 @@ __device__ __forceinline__ void Finish(
           sums[tile / T::kTiles][tile % T::kTiles][2 * half + e % 2]);
       if constexpr (T::kBlockScales) {
         v[four + e] = __fadd_rn(sum, bias[e]);
+      } else if constexpr (T::kGroupScales) {
+        v[four + e] = __fmaf_rn(sum, row_scale, bias[e]);
       } else {
         v[four + e] = __fmaf_rn(sum, __fmul_rn(scales[e], row_scale), bias[e]);
       }

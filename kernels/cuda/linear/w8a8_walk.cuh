@@ -38,7 +38,9 @@ struct W8Kernel {
   // A warpgroup's part of a tile: wgmma of 64 rows, and of all its columns or,
   // where sums wait to be added to others, of half.
   static constexpr bool kBlockScales = kKind == W8Kind::kE4m3Block;
-  static constexpr bool kPromoted = kKind == W8Kind::kE4m3 || kBlockScales;
+  static constexpr bool kGroupScales = kKind == W8Kind::kInt8Group;
+  static constexpr bool kPromoted =
+      kKind == W8Kind::kE4m3 || kBlockScales || kGroupScales;
   static constexpr int kRowParts = kTile.PartRows() / 64;
   static constexpr int kColumnParts =
       kPromoted && kTile.PartColumns() > 224 ? 2 : 1;
@@ -56,8 +58,9 @@ struct W8Kernel {
                 "a product of blocks has one scale of W");
   // Registers of a thread that loads and of one that computes, where there are
   // three warpgroups: all that a multiprocessor has.
-  static constexpr int kLoadRegisters = kBlockScales ? 40 : 24;
-  static constexpr int kComputeRegisters = kBlockScales ? 232 : 240;
+  static constexpr bool kStepScales = kBlockScales || kGroupScales;
+  static constexpr int kLoadRegisters = kStepScales ? 40 : 24;
+  static constexpr int kComputeRegisters = kStepScales ? 232 : 240;
   static_assert(kLoadRegisters + 2 * kComputeRegisters == 504);
   // A thread's sums, [row part][column part][eight of columns][4].
   using Number = std::conditional_t<kPromoted, float, uint32_t>;
@@ -100,6 +103,13 @@ struct W8Cursor {
     stage = to % T::kStages;
   }
 };
+
+// Which scales in shared memory a stage has (kInt8Group). They are read after
+// the stage was given back, so that the ones of the next round go elsewhere.
+template <typename T>
+__device__ __forceinline__ int W8ScalesSlot(int stage, uint32_t parity) {
+  return stage + static_cast<int>(parity) * T::kStages;
+}
 
 // The work items of a cluster, one after the other.
 __device__ __forceinline__ int W8FirstItem(const W8Params& p) {

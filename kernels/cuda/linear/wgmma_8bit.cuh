@@ -32,6 +32,8 @@ struct WgmmaOf<W8Kind::kInt8> {
   static constexpr char kTypes[] = "s32.s8.s8";
   static constexpr char kFactors[] = "";
 };
+template <>
+struct WgmmaOf<W8Kind::kInt8Group> : WgmmaOf<W8Kind::kInt8> {};
 
 // D[64, 8 * kTiles] = A[64, 32] B[8 * kTiles, 32]^T + (add ? D : 0), A and B by
 // their descriptors (SwizzledOperand; the next step of k = 32 is

@@ -57,9 +57,10 @@ std::string Compare(const std::vector<std::byte>& y,
     }
   }
   // Some 14 bits of each sum are left, for kE4m3Fast of all of it.
-  const double allowed = kind == W8Kind::kInt8       ? 0x1p-22
-                         : kind == W8Kind::kE4m3Fast ? 5e-3
-                                                     : 1e-3;
+  const double allowed = kind == W8Kind::kInt8        ? 0x1p-22
+                         : kind == W8Kind::kInt8Group ? 0x1p-20
+                         : kind == W8Kind::kE4m3Fast  ? 5e-3
+                                                      : 1e-3;
   if (!(difference <= allowed * allowed * norm)) {
     return "relative error " + std::to_string(std::sqrt(difference / norm));
   }

@@ -46,6 +46,9 @@ double RoundingError(DType dtype, double value) {
 class W8Values : public W8KindTest {
  protected:
   W8Problem Problem() const { return {GetParam(), kM, kN, kK}; }
+  bool IsInt8() const {
+    return GetParam() == W8Kind::kInt8 || GetParam() == W8Kind::kInt8Group;
+  }
   std::vector<W8Scaling> Scalings() const {
     if (GetParam() == W8Kind::kE4m3Block) return {W8Scaling::kBlock};
     return {W8Scaling::kRow, W8Scaling::kTensor};
@@ -89,7 +92,7 @@ std::string Compare(const W8Output& output, DType dtype, int64_t m,
 TEST_P(W8Values, ScalesBiasResidualAndTypesOfY) {
   for (const W8Scaling scaling : Scalings()) {
     // Products of FP16's range.
-    const float scale = GetParam() == W8Kind::kInt8 ? 1.0f / 64 : 1.0f / 256;
+    const float scale = IsInt8() ? 1.0f / 64 : 1.0f / 256;
     const W8Operands operands({.problem = Problem(),
                                .scaling = scaling,
                                .least_scale = scale / 4,
@@ -139,7 +142,7 @@ TEST_P(W8Values, ScalesBiasResidualAndTypesOfY) {
 
 // With scales of one all is in integers.
 TEST_P(W8Values, ZeroPointsAreExact) {
-  if (GetParam() != W8Kind::kInt8) GTEST_SKIP() << "INT8 only";
+  if (!IsInt8()) GTEST_SKIP() << "INT8 only";
   const W8Operands operands({.problem = Problem(), .zeros = true});
   const W8Reference reference = W8Reference::Make(operands);
   for (const LaunchSpec& spec : W8Runner::Get().Specs(Problem())) {
@@ -149,6 +152,30 @@ TEST_P(W8Values, ZeroPointsAreExact) {
       ASSERT_EQ(Decode(DType::kF32, output.y.data() + i * 4),
                 static_cast<float>(reference.dots[i].value))
           << spec.ToString() << " at " << i;
+    }
+  }
+}
+
+// Zero points, scales and bias together.
+TEST_P(W8Values, ZeroPointsGoWithScales) {
+  if (!IsInt8()) GTEST_SKIP() << "INT8 only";
+  for (const W8Scaling scaling : Scalings()) {
+    const W8Operands operands({.problem = Problem(),
+                               .scaling = scaling,
+                               .least_scale = 0.01f,
+                               .greatest_scale = 10,
+                               .zeros = true});
+    const W8Reference reference = W8Reference::Make(operands);
+    const std::vector<float> bias = Random(5).Normals(kN, 1'000);
+    const DeviceBuffer device_bias = ToDevice<float>(bias);
+    for (const LaunchSpec& spec : W8Runner::Get().Specs(Problem())) {
+      W8Job job{.args = operands.Args(kM)};
+      job.args.bias = device_bias.as<float>();
+      const W8Output output = W8Runner::Get().Run(job, spec);
+      ASSERT_EQ(Compare(output, DType::kF32, kM, reference, GetParam(),
+                        {.bias = bias, .residual = {}}),
+                "")
+          << spec.ToString();
     }
   }
 }
@@ -196,7 +223,7 @@ TEST_P(W8Values, ExtremeScales) {
 
 // A code that is NaN spoils its row, or its column, and no more.
 TEST_P(W8Values, NanStaysWhereItIs) {
-  if (GetParam() == W8Kind::kInt8) GTEST_SKIP() << "E4M3 only";
+  if (IsInt8()) GTEST_SKIP() << "E4M3 only";
   constexpr int64_t kRow = 65, kColumn = 130;
   W8Operands operands({.problem = Problem()});
   operands.SetX(kRow, 77, 0x7f);

@@ -18,6 +18,7 @@ Table MakeTable() {
   table[static_cast<size_t>(W8Kind::kE4m3)] = W8E4m3Kernels();
   table[static_cast<size_t>(W8Kind::kE4m3Fast)] = W8E4m3FastKernels();
   table[static_cast<size_t>(W8Kind::kE4m3Block)] = W8E4m3BlockKernels();
+  table[static_cast<size_t>(W8Kind::kInt8Group)] = W8Int8GroupKernels();
   return table;
 }
 

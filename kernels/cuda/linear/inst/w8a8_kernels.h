@@ -12,6 +12,7 @@ std::vector<const void*> W8Int8Kernels();
 std::vector<const void*> W8E4m3Kernels();
 std::vector<const void*> W8E4m3FastKernels();
 std::vector<const void*> W8E4m3BlockKernels();
+std::vector<const void*> W8Int8GroupKernels();
 
 // The kernel of a kind and one of its tiles. Thread-safe.
 const void* W8KernelOf(W8Kind kind, const W8Tile& tile);
