@@ -106,26 +106,41 @@ Row CandidateBench::Checked(int64_t m, const Candidate& candidate) {
   return row;
 }
 
-std::vector<double> CandidateBench::ColdUs(
+Condition CandidateBench::Watch() const {
+  return tools_->monitor == nullptr ? Condition{} : tools_->monitor->Read();
+}
+
+CandidateBench::ColdTimes CandidateBench::TimeCold(
     const std::vector<Candidate>& candidates, int rounds) const {
   std::vector<std::vector<double>> samples(candidates.size());
+  ConditionMean condition;
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < candidates.size(); ++i) {
       samples[i].push_back(
           tools_->timer->ColdUs([&] { candidates[i].enqueue({}); }, 1));
     }
+    condition.Add(Watch());
   }
-  std::vector<double> medians;
+  ColdTimes times{.us = {}, .condition = condition.Mean()};
   for (std::vector<double>& of : samples) {
     std::nth_element(of.begin(), of.begin() + rounds / 2, of.end());
-    medians.push_back(of[rounds / 2]);
+    times.us.push_back(of[rounds / 2]);
   }
-  return medians;
+  return times;
 }
 
 size_t CandidateBench::Fastest(const std::vector<Candidate>& candidates) const {
-  const std::vector<double> us = ColdUs(candidates, kTrials);
+  const std::vector<double> us = TimeCold(candidates, kTrials).us;
   return std::min_element(us.begin(), us.end()) - us.begin();
+}
+
+void CandidateBench::TimeSustained(const Candidate& candidate, Row& row) const {
+  ConditionMean condition;
+  row.us_sustained = tools_->timer->SustainedUs(
+      options_->sustained_s, row.us_cold,
+      [&](int64_t node) { candidate.enqueue({.node = node, .overlap = true}); },
+      [&] { condition.Add(Watch()); });
+  row.sustained = condition.Mean();
 }
 
 void CandidateBench::TimeNodes(const Candidate& candidate, Row& row) const {
@@ -158,10 +173,11 @@ void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
   }
   if (right.empty()) return;
   std::this_thread::sleep_for(kRest);
-  const std::vector<double> us = ColdUs(right, tools_->timer->repeats());
+  const ColdTimes cold = TimeCold(right, tools_->timer->repeats());
   for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i].us_cold = us[i];
-    if (rows[i].path == kBf16Path) bf16_us_[m] = us[i];
+    rows[i].us_cold = cold.us[i];
+    rows[i].cold = cold.condition;
+    if (rows[i].path == kBf16Path) bf16_us_[m] = cold.us[i];
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows[i];
@@ -171,6 +187,9 @@ void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
         100 * std::max(row.gbps() / tools_->ceilings.peak_gbps(),
                        row.tflops() / (right[i].rate * options_->peak_tflops));
     if (!options_->cold_only) TimeNodes(right[i], row);
+    if (options_->sustained_s > 0 && !right[i].behind_norm) {
+      TimeSustained(right[i], row);
+    }
     Print(row);
     tools_->csv->Write(row);
   }

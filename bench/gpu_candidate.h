@@ -37,8 +37,9 @@ struct Candidate {
   Rotation weights = {};
   int64_t bytes = 0;  // read and written once: weights, x and y
   kernels::DType y_dtype = kernels::DType::kBF16;  // or kF16, kI32
-  bool may_overlap = true;  // enqueue heeds Turn::overlap
-  int rate = 1;             // of the matrix units, over that of 16 bits
+  bool may_overlap = true;   // enqueue heeds Turn::overlap
+  bool behind_norm = false;  // not by itself: left out of sustained runs
+  int rate = 1;              // of the matrix units, over that of 16 bits
 };
 
 // Checks and times the candidates for one shape. Owned by a sweep; main's
@@ -55,9 +56,9 @@ class CandidateBench final {
   // The index of the one that is fastest with a cold L2, of one or more.
   size_t Fastest(const std::vector<Candidate>& candidates) const;
 
-  // Checks each, times those that are right (in turns, so that none has the
-  // clocks that another one left behind), prints their rows and writes them to
-  // the CSV file. With options.check_only nothing is timed.
+  // Checks each, times those that are right (with a cold L2 in turns, so that
+  // none has the clocks that another one left behind), prints their rows and
+  // writes them to the CSV file. With options.check_only nothing is timed.
   void Run(int64_t m, const std::vector<Candidate>& candidates);
 
   int wrong() const { return wrong_; }  // results of Run, so far
@@ -71,10 +72,16 @@ class CandidateBench final {
   // NaN where y has one.
   double Error(int64_t m, const Candidate& candidate) const;
   double Result(const Candidate& candidate, int64_t at) const;
-  // Medians of `rounds`, microseconds.
-  std::vector<double> ColdUs(const std::vector<Candidate>& candidates,
-                             int rounds) const;
+  // Medians of `rounds`, microseconds, and how the device was meanwhile.
+  struct ColdTimes {
+    std::vector<double> us;
+    Condition condition;
+  };
+  ColdTimes TimeCold(const std::vector<Candidate>& candidates,
+                     int rounds) const;
   void TimeNodes(const Candidate& candidate, Row& row) const;
+  void TimeSustained(const Candidate& candidate, Row& row) const;
+  Condition Watch() const;
   cudaStream_t stream() const { return tools_->timer->stream().get(); }
 
   const SweepOptions* options_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/gpu_monitor.h"
 #include "bench/gpu_operands.h"
 #include "bench/gpu_rows.h"
 #include "bench/gpu_timing.h"
@@ -39,6 +40,7 @@ struct SweepOptions {
 struct SweepTools {
   GpuTimer* timer = nullptr;
   const kernels::cuda::CublasLt* cublas = nullptr;  // null: not found
+  const GpuMonitor* monitor = nullptr;              // null: cannot be watched
   const kernels::cuda::DeviceInfo* device = nullptr;
   Ceilings ceilings;
   CsvFile* csv = nullptr;

@@ -6,15 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "bench/gpu_monitor.h"
 
 namespace nibble::bench {
-
-// What the device did on the average while something ran; 0: not known. By
-// value.
-struct Condition {
-  double sm_mhz = 0;
-  double watts = 0;
-};
 
 // One path at one M, shape and format. By value.
 struct Row {

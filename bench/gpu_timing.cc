@@ -1,6 +1,8 @@
 #include "bench/gpu_timing.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,9 @@ constexpr double kGraphUs = 10'000;
 // What a graph reads at least before it comes to the same weights again.
 constexpr int64_t kGraphBytes = 150'000'000;
 constexpr int kGraphRuns = 5;
+// What is enqueued at once when something runs for long.
+constexpr double kBatchUs = 20'000;
+constexpr double kLastSeconds = 1;
 constexpr int kReadLoads[] = {4, 8, 16};
 
 double Median(std::vector<double> values) {
@@ -90,6 +95,38 @@ double GpuTimer::NodeUs(double expected_us, int64_t bytes,
   }
   stream_.Synchronize();
   return MedianUs(spans) / static_cast<double>(nodes);
+}
+
+double GpuTimer::SustainedUs(double seconds, double expected_us,
+                             const std::function<void(int64_t)>& enqueue,
+                             const std::function<void()>& watch) const {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const int64_t launches =
+      std::max<int64_t>(1, std::llround(kBatchUs / expected_us));
+  // Batch i lies between marks i and i + 1; one more is always under way.
+  constexpr int kMarks = 3;
+  std::vector<Event> marks;
+  for (int i = 0; i < kMarks; ++i) marks.emplace_back(Event::Kind::kTiming);
+  double us = 0;
+  int64_t batches = 0, node = 0;
+  const auto begin = Clock::now();
+  marks[0].Record(stream_);
+  for (int64_t batch = 0; batches == 0 || since(begin) < seconds; ++batch) {
+    for (int64_t i = 0; i < launches; ++i) enqueue(node++);
+    marks[(batch + 1) % kMarks].Record(stream_);
+    if (batch == 0) continue;
+    const Event& end = marks[batch % kMarks];
+    end.Synchronize();
+    if (since(begin) < seconds - kLastSeconds) continue;
+    us += ElapsedUs(marks[(batch - 1) % kMarks], end);
+    ++batches;
+    watch();
+  }
+  stream_.Synchronize();
+  return us / static_cast<double>(batches * launches);
 }
 
 double GpuTimer::ReadColdUs(const Rotation& buffers) {

@@ -44,6 +44,13 @@ class GpuTimer final {
   double NodeUs(double expected_us, int64_t bytes,
                 const std::function<void(int64_t)>& enqueue) const;
 
+  // Microseconds of `enqueue(i)`, i = 0, 1, ..., back to back for so long: the
+  // mean over the last second (or all, if shorter), in which `watch` is called
+  // every 20 ms or so while the device is busy.
+  double SustainedUs(double seconds, double expected_us,
+                     const std::function<void(int64_t)>& enqueue,
+                     const std::function<void()>& watch) const;
+
   // What a kernel that only reads takes for the bytes of a buffer: cold, and
   // as the node of a graph with programmatic dependent launch. The best of
   // several load patterns, measured once for each size.

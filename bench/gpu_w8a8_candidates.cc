@@ -201,6 +201,7 @@ void W8a8Candidates::AddBehindNorm(const W8a8Path& path, int64_t m,
   };
   Candidate quant = Quantized(path, m, spec);
   quant.path = absl::StrCat(path.name, "_quant");
+  quant.behind_norm = true;
   quant.enqueue = [this, m, code, multiply](Turn turn) {
     hidden_.NormAndQuantize(*code, m, turn.overlap, *tools_.device,
                             tools_.timer->stream());
@@ -215,6 +216,7 @@ void W8a8Candidates::AddBehindNorm(const W8a8Path& path, int64_t m,
   };
   Candidate norm = alone;
   norm.path = absl::StrCat(path.name, "_norm");
+  norm.behind_norm = true;
   norm.bytes = quant.bytes;
   norm.enqueue = [this, m, enqueue = alone.enqueue](Turn turn) {
     hidden_.Norm(m, turn.overlap, tools_.timer->stream());
@@ -331,6 +333,7 @@ void W8a8Candidates::AddBf16(int64_t m, std::vector<Candidate>& to) const {
   RunBy(choice, hidden_.hidden(), alone);
   RunBy(choice, hidden_.normed(), norm);
   norm.path = absl::StrCat(kBf16Path, "_norm");
+  norm.behind_norm = true;
   norm.reference = [this](int64_t row, int64_t column) {
     return Dot(hidden_.NormedRow(row), &dense_host_[column * shape_.k]);
   };

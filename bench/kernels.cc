@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "bench/gpu_ladder.h"
 #include "bench/gpu_linear.h"
+#include "bench/gpu_monitor.h"
 #include "bench/gpu_quantize.h"
 #include "bench/gpu_w4a8.h"
 #include "bench/gpu_w8a8.h"
@@ -54,6 +55,7 @@ struct Options {
   bool check_only = false;
   bool every = false;
   bool cold_only = false;
+  double sustained_s = 0;
 };
 
 void AddOptions(CLI::App& app, Options& options) {
@@ -98,6 +100,10 @@ void AddOptions(CLI::App& app, Options& options) {
                "only the fastest of each kernel");
   app.add_flag("--cold-only", options.cold_only,
                "Leave out the nodes of graphs (--w8a8)");
+  app.add_option("--sustained", options.sustained_s,
+                 "Seconds to run each path back to back as well; the mean of "
+                 "the last one counts (--w8a8)")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--ladder", options.ladder,
                "Instead of the sweep: Q4_0 times a vector, from byte loads to "
                "our kernel, against an FP16 matrix");
@@ -133,6 +139,7 @@ absl::StatusOr<SweepOptions> ToSweepOptions(const Options& options) {
   sweep.check_only = options.check_only;
   sweep.every = options.every;
   sweep.cold_only = options.cold_only;
+  sweep.sustained_s = options.sustained_s;
   sweep.paths = options.paths;
   sweep.peak_tflops = options.peak_tflops;
   for (const std::string& text : options.shapes) {
@@ -148,6 +155,12 @@ absl::StatusOr<SweepOptions> ToSweepOptions(const Options& options) {
     sweep.formats.push_back(*format);
   }
   return sweep;
+}
+
+void PrintCondition(const char* when, const GpuMonitor* monitor) {
+  if (monitor == nullptr) return;
+  const Condition now = monitor->Read();
+  std::printf("%s: SM clock %.0f MHz, %.0f W\n", when, now.sm_mhz, now.watts);
 }
 
 // The exit code.
@@ -174,8 +187,14 @@ absl::StatusOr<int> Run(const Options& options) {
   std::printf("%s: copies %.0f GB/s, reads %.0f GB/s, empty launch %.2f us\n",
               device.ToString().c_str(), ceilings.copy_gbps, ceilings.read_gbps,
               ceilings.empty_us);
+  const absl::StatusOr<GpuMonitor> monitor = GpuMonitor::Open(device.index);
+  if (!monitor.ok()) {
+    std::printf("without clocks and power: %s\n",
+                monitor.status().ToString().c_str());
+  }
   const SweepTools tools{.timer = &timer,
                          .cublas = cublas.ok() ? &*cublas : nullptr,
+                         .monitor = monitor.ok() ? &*monitor : nullptr,
                          .device = &device,
                          .ceilings = ceilings,
                          .csv = &csv};
@@ -186,7 +205,9 @@ absl::StatusOr<int> Run(const Options& options) {
     if (options.w8a8) return SweepW8a8(sweep, tools);
     return SweepLinear(sweep, tools);
   };
+  PrintCondition("before", tools.monitor);
   NIBBLE_ASSIGN_OR_RETURN(const int wrong, measure());
+  PrintCondition("after", tools.monitor);
   if (wrong > 0) std::printf("%d results are WRONG\n", wrong);
   return wrong > 0 ? 1 : 0;
 }
