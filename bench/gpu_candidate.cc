@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "base/status.h"
 #include "bench/gpu_check.h"
@@ -49,7 +50,8 @@ double CandidateBench::Result(const Candidate& candidate, int64_t at) const {
   }
 }
 
-double CandidateBench::Error(int64_t m, const Candidate& candidate) const {
+CandidateBench::Errors CandidateBench::Check(int64_t m,
+                                             const Candidate& candidate) const {
   constexpr int kRandomOutputs = 500;
   constexpr int kNanBytes = 0xff;  // a NaN as BF16 and as FP16
   const int64_t count = m * shape_.n;
@@ -65,7 +67,8 @@ double CandidateBench::Error(int64_t m, const Candidate& candidate) const {
       if (std::isnan(Result(candidate, row * shape_.n + n))) nan = true;
     }
   });
-  if (nan) return std::numeric_limits<double>::quiet_NaN();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  if (nan) return {kNan, kNan};
   // All of the last row and some outputs anywhere.
   std::vector<int64_t> places;
   for (int64_t n = 0; n < shape_.n; ++n) places.push_back(count - 1 - n);
@@ -73,16 +76,19 @@ double CandidateBench::Error(int64_t m, const Candidate& candidate) const {
   for (int i = 0; i < kRandomOutputs; ++i) {
     places.push_back(static_cast<int64_t>(random() % count));
   }
-  std::vector<double> references(places.size());
-  ParallelFor(static_cast<int64_t>(places.size()), [&](int64_t i) {
-    references[i] =
-        candidate.reference(places[i] / shape_.n, places[i] % shape_.n);
-  });
-  ErrorSum error;
-  for (size_t i = 0; i < places.size(); ++i) {
-    error.Add(Result(candidate, places[i]), references[i]);
-  }
-  return error.Relative();
+  const auto error = [&](const Candidate::Reference& reference) {
+    std::vector<double> references(places.size());
+    ParallelFor(static_cast<int64_t>(places.size()), [&](int64_t i) {
+      references[i] = reference(places[i] / shape_.n, places[i] % shape_.n);
+    });
+    ErrorSum sum;
+    for (size_t i = 0; i < places.size(); ++i) {
+      sum.Add(Result(candidate, places[i]), references[i]);
+    }
+    return sum.Relative();
+  };
+  const double own = error(candidate.reference);
+  return {own, candidate.ideal == nullptr ? own : error(candidate.ideal)};
 }
 
 Row CandidateBench::Checked(int64_t m, const Candidate& candidate) {
@@ -93,8 +99,9 @@ Row CandidateBench::Checked(int64_t m, const Candidate& candidate) {
           .k = shape_.k,
           .choice = candidate.choice,
           .bytes = candidate.bytes};
-  row.rel_err = Error(m, candidate);
-  row.wrong = !(row.rel_err <= candidate.max_error);
+  const Errors errors = Check(m, candidate);
+  row.rel_err = errors.reported;
+  row.wrong = !(errors.own <= candidate.max_error);
   wrong_ += row.wrong ? 1 : 0;
   if (options_->check_only) {
     std::printf("%-26s %-9s %5lldx%-5lld M %-5lld error %.1e %s  [%s]\n",
@@ -177,7 +184,7 @@ void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].us_cold = cold.us[i];
     rows[i].cold = cold.condition;
-    if (rows[i].path == kBf16Path) bf16_us_[m] = cold.us[i];
+    if (right[i].baseline) bf16_us_[m] = cold.us[i];
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows[i];
@@ -193,6 +200,11 @@ void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
     Print(row);
     tools_->csv->Write(row);
   }
+}
+
+void AddWanted(const SweepOptions& options, Candidate candidate,
+               std::vector<Candidate>& to) {
+  if (options.Wants(candidate.path)) to.push_back(std::move(candidate));
 }
 
 }  // namespace nibble::bench

@@ -32,12 +32,16 @@ struct Candidate {
   std::string choice = "";  // for people
   std::function<void(Turn)> enqueue = nullptr;
   // What y[row, column] should be. Called from several threads at once.
-  std::function<double(int64_t row, int64_t column)> reference = nullptr;
+  using Reference = std::function<double(int64_t row, int64_t column)>;
+  Reference reference = nullptr;
+  // Where `rel_err` of the row is to be the error against something else.
+  Reference ideal = nullptr;
   double max_error = 0;  // ||y - reference|| / ||reference||
   Rotation weights = {};
   int64_t bytes = 0;  // read and written once: weights, x and y
   kernels::DType y_dtype = kernels::DType::kBF16;  // or kF16, kI32
   bool may_overlap = true;   // enqueue heeds Turn::overlap
+  bool baseline = false;     // what others are compared with
   bool behind_norm = false;  // not by itself: left out of sustained runs
   int rate = 1;              // of the matrix units, over that of 16 bits
 };
@@ -69,8 +73,13 @@ class CandidateBench final {
       : options_(&options), tools_(&tools), shape_(shape) {}
 
   Row Checked(int64_t m, const Candidate& candidate);
-  // NaN where y has one.
-  double Error(int64_t m, const Candidate& candidate) const;
+  // Of y against the candidate's reference, and the one to report. NaN where
+  // y has one.
+  struct Errors {
+    double own = 0;
+    double reported = 0;
+  };
+  Errors Check(int64_t m, const Candidate& candidate) const;
   double Result(const Candidate& candidate, int64_t at) const;
   // Medians of `rounds`, microseconds, and how the device was meanwhile.
   struct ColdTimes {
@@ -89,11 +98,12 @@ class CandidateBench final {
   Shape shape_;
   kernels::cuda::DeviceBuffer y_;
   kernels::cuda::PinnedBuffer host_;
-  std::map<int64_t, double> bf16_us_;  // of kBf16Path by M, once it was timed
+  std::map<int64_t, double> bf16_us_;  // of the baseline by M, once timed
   int wrong_ = 0;
 };
 
-// The path that others are compared with: cuBLASLt on BF16 operands.
-inline constexpr char kBf16Path[] = "cublas_bf16";
+// Adds it if options.paths wants it.
+void AddWanted(const SweepOptions& options, Candidate candidate,
+               std::vector<Candidate>& to);
 
 }  // namespace nibble::bench

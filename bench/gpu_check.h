@@ -3,12 +3,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <span>
-#include <vector>
-
-#include "bench/gpu_operands.h"
-#include "kernels/tensor.h"
 
 namespace nibble::bench {
 
@@ -28,31 +23,6 @@ class ErrorSum final {
  private:
   double difference_ = 0;  // squares
   double reference_ = 0;
-};
-
-// What y = x W^T is, for any rows of x [rows, k]; W is held dequantized. Owned
-// by the sweep, used by one thread.
-class LinearReference final {
- public:
-  // x: kBF16 or kF16 bits [rows, k], borrowed.
-  LinearReference(const Weights& weights, Shape shape, kernels::DType x_dtype,
-                  std::span<const uint16_t> x);
-
-  // The error of y [m, n], bits of the type of x, over all of three rows and
-  // 300 outputs anywhere; NaN if any element is.
-  double RelativeError(std::span<const uint16_t> y, int64_t m);
-
- private:
-  float ToFloat(uint16_t bits) const;
-  std::vector<double> XRow(int64_t row) const;
-  // Row `row` of y, kept: every M has some of the same rows.
-  const std::vector<double>& YRow(int64_t row);
-
-  Shape shape_;
-  kernels::DType x_dtype_;
-  std::span<const uint16_t> x_;
-  std::vector<float> w_;  // [n, k]
-  std::map<int64_t, std::vector<double>> y_rows_;
 };
 
 }  // namespace nibble::bench

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +33,8 @@ struct SweepOptions {
   double peak_tflops = 0;  // of the device's dense 16-bit matrix units
 
   bool Wants(std::string_view path) const;
+  // Whether it or a path whose name begins like it is wanted.
+  bool WantsAnyOf(std::string_view path) const;
 };
 
 // What the sweep works with. Borrowed from main.
@@ -50,10 +51,5 @@ struct SweepTools {
 // memory is too small.
 absl::StatusOr<int> SweepLinear(const SweepOptions& options,
                                 const SweepTools& tools);
-
-// cuBLASLt on BF16 operands of a shape: microseconds with a cold L2, by M.
-// Empty without cuBLASLt, or where nothing is timed.
-absl::StatusOr<std::map<int64_t, double>> TimeCublasBf16(
-    const SweepOptions& options, const SweepTools& tools, Shape shape);
 
 }  // namespace nibble::bench

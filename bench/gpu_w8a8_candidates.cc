@@ -52,7 +52,6 @@ constexpr W8a8Path kPeers[] = {
     {"cublas_fp8_row_fast", W8Kind::kE4m3Fast, W8Scaling::kRow},
     {"cublas_fp8_block", W8Kind::kE4m3Block, W8Scaling::kBlock},
 };
-constexpr const char* kVariants[] = {"", "_quant", "_unfused", "_norm"};
 
 bool IsInt8(const W8a8Path& path) {
   return path.kind == W8Kind::kInt8 || path.kind == W8Kind::kInt8Group;
@@ -104,27 +103,7 @@ absl::Status W8a8Candidates::Allocate() {
       e4m3_, CodedOperands::Make(CodeType::kE4m3, shape_, max_m, stream));
   NIBBLE_ASSIGN_OR_RETURN(
       hidden_, HiddenStates::Make(DType::kBF16, max_m, shape_.k, stream));
-  if (tools_.cublas == nullptr || options_.check_only) return absl::OkStatus();
-  NIBBLE_ASSIGN_OR_RETURN(dense_,
-                          Weights::MakeDense(DType::kBF16, shape_, stream));
-  dense_host_.resize(shape_.n * shape_.k);
-  const UnpackRow unpack = dense_->ReadRows(0, shape_.n);
-  ParallelFor(shape_.n, [&](int64_t row) {
-    unpack(row, dense_host_.data() + row * shape_.k);
-  });
-  return absl::OkStatus();
-}
-
-void W8a8Candidates::AddWanted(Candidate candidate,
-                               std::vector<Candidate>& to) const {
-  if (options_.Wants(candidate.path)) to.push_back(std::move(candidate));
-}
-
-bool W8a8Candidates::WantsAny(const std::string& name) const {
-  return std::any_of(std::begin(kVariants), std::end(kVariants),
-                     [&](const char* variant) {
-                       return options_.Wants(absl::StrCat(name, variant));
-                     });
+  return dense_.Allocate(DType::kBF16, shape_);
 }
 
 const CodedOperands& W8a8Candidates::Operands(const W8a8Path& path) const {
@@ -222,14 +201,14 @@ void W8a8Candidates::AddBehindNorm(const W8a8Path& path, int64_t m,
     hidden_.Norm(m, turn.overlap, tools_.timer->stream());
     enqueue({.node = turn.node, .overlap = true});
   };
-  AddWanted(std::move(quant), to);
-  AddWanted(std::move(unfused), to);
-  AddWanted(std::move(norm), to);
+  AddWanted(options_, std::move(quant), to);
+  AddWanted(options_, std::move(unfused), to);
+  AddWanted(options_, std::move(norm), to);
 }
 
 void W8a8Candidates::AddOurs(const W8a8Path& path, int64_t m,
                              std::vector<Candidate>& to) const {
-  if (!WantsAny(path.name)) return;
+  if (!options_.WantsAnyOf(path.name)) return;
   const std::vector<LaunchSpec> specs =
       W8Candidates({path.kind, m, shape_.n, shape_.k}, *tools_.device);
   if (specs.empty()) return;
@@ -239,33 +218,9 @@ void W8a8Candidates::AddOurs(const W8a8Path& path, int64_t m,
   const size_t fastest = options_.check_only ? 0 : bench_.Fastest(ways);
   const bool all = options_.check_only || options_.every;
   for (size_t i = 0; i < ways.size(); ++i) {
-    if (all || i == fastest) AddWanted(ways[i], to);
+    if (all || i == fastest) AddWanted(options_, ways[i], to);
   }
   AddBehindNorm(path, m, specs[fastest], ways[fastest], to);
-}
-
-std::shared_ptr<const CublasChoice> W8a8Candidates::Choose(
-    const Candidate& candidate, const CublasLtProblem& problem,
-    const void* x) const {
-  auto choice = FastestCublas(*tools_.timer, *tools_.cublas, problem, x,
-                              candidate.weights.data, bench_.y());
-  if (choice.ok()) return std::make_shared<CublasChoice>(*std::move(choice));
-  std::printf("%s M %lld: %s\n", candidate.path.c_str(),
-              static_cast<long long>(problem.m),
-              choice.status().ToString().c_str());
-  return nullptr;
-}
-
-void W8a8Candidates::RunBy(std::shared_ptr<const CublasChoice> choice,
-                           const void* x, Candidate& candidate) const {
-  candidate.choice = absl::StrCat("algorithm ", choice->algorithm, " of ",
-                                  choice->matmul.algorithms());
-  candidate.may_overlap = false;
-  candidate.enqueue = [this, choice = std::move(choice), x,
-                       weights = candidate.weights](Turn turn) {
-    RunCublas(*choice, x, weights.At(turn.node), bench_.y(),
-              tools_.timer->stream());
-  };
 }
 
 void W8a8Candidates::AddPeer(const W8a8Path& path, int64_t m,
@@ -282,11 +237,11 @@ void W8a8Candidates::AddPeer(const W8a8Path& path, int64_t m,
     if (m % 4 != 0) return;
   }
   Candidate candidate = OfCodes(path, m, false);
-  auto choice =
-      Choose(candidate, {.m = m, .n = shape_.n, .k = shape_.k, .fp8 = fp8},
-             operands.x());
+  auto choice = ChooseCublas(tools_, bench_, candidate,
+                             {.m = m, .n = shape_.n, .k = shape_.k, .fp8 = fp8},
+                             operands.x());
   if (choice == nullptr) return;
-  RunBy(std::move(choice), operands.x(), candidate);
+  RunByCublas(std::move(choice), tools_, bench_, operands.x(), candidate);
   to.push_back(std::move(candidate));
 }
 
@@ -303,52 +258,22 @@ void W8a8Candidates::AddInt8Peer(int64_t m, std::vector<Candidate>& to) const {
     return DotOfCodes(x, row, w, column).value;
   };
   integers.y_dtype = DType::kI32;
-  auto choice = Choose(integers,
-                       {.m = m,
-                        .n = shape_.n,
-                        .k = shape_.k,
-                        .input = DType::kI8,
-                        .output = DType::kI32},
-                       int8_->x());
+  auto choice = ChooseCublas(tools_, bench_, integers,
+                             {.m = m,
+                              .n = shape_.n,
+                              .k = shape_.k,
+                              .input = DType::kI8,
+                              .output = DType::kI32},
+                             int8_->x());
   if (choice == nullptr) return;
-  RunBy(std::move(choice), int8_->x(), integers);
+  RunByCublas(std::move(choice), tools_, bench_, int8_->x(), integers);
   to.push_back(std::move(integers));
-}
-
-void W8a8Candidates::AddBf16(int64_t m, std::vector<Candidate>& to) const {
-  if (!WantsAny(kBf16Path)) return;
-  Candidate alone{
-      .path = kBf16Path,
-      .format = "bf16",
-      .max_error = kMaxRelativeError,
-      .weights = dense_->rotation(),
-      .bytes = dense_->rotation().bytes + 2 * m * (shape_.n + shape_.k)};
-  alone.reference = [this](int64_t row, int64_t column) {
-    return Dot(hidden_.HiddenRow(row), &dense_host_[column * shape_.k]);
-  };
-  const auto choice =
-      Choose(alone, {.m = m, .n = shape_.n, .k = shape_.k}, hidden_.hidden());
-  if (choice == nullptr) return;
-  Candidate norm = alone;
-  RunBy(choice, hidden_.hidden(), alone);
-  RunBy(choice, hidden_.normed(), norm);
-  norm.path = absl::StrCat(kBf16Path, "_norm");
-  norm.behind_norm = true;
-  norm.reference = [this](int64_t row, int64_t column) {
-    return Dot(hidden_.NormedRow(row), &dense_host_[column * shape_.k]);
-  };
-  norm.enqueue = [this, m, enqueue = norm.enqueue](Turn turn) {
-    hidden_.Norm(m, false, tools_.timer->stream());
-    enqueue(turn);
-  };
-  AddWanted(std::move(alone), to);
-  AddWanted(std::move(norm), to);
 }
 
 std::vector<Candidate> W8a8Candidates::For(int64_t m) const {
   std::vector<Candidate> candidates;
-  if (dense_.has_value()) {
-    AddBf16(m, candidates);
+  dense_.AddTo(m, candidates);
+  if (tools_.cublas != nullptr && !options_.check_only) {
     AddInt8Peer(m, candidates);
     for (const W8a8Path& path : kPeers) AddPeer(path, m, candidates);
   }

@@ -5,13 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "bench/gpu_activations.h"
 #include "bench/gpu_candidate.h"
-#include "bench/gpu_choice.h"
+#include "bench/gpu_dense.h"
 #include "bench/gpu_w8a8_operands.h"
 
 namespace nibble::bench {
@@ -49,11 +48,8 @@ class W8a8Candidates final {
       : options_(options), tools_(tools), shape_(shape), bench_(bench) {}
   absl::Status Allocate();
 
-  void AddWanted(Candidate candidate, std::vector<Candidate>& to) const;
-  bool WantsAny(const std::string& name) const;  // or one behind the norm
   const CodedOperands& Operands(const W8a8Path& path) const;
 
-  void AddBf16(int64_t m, std::vector<Candidate>& to) const;
   void AddPeer(const W8a8Path& path, int64_t m,
                std::vector<Candidate>& to) const;
   void AddInt8Peer(int64_t m, std::vector<Candidate>& to) const;
@@ -63,13 +59,6 @@ class W8a8Candidates final {
   Candidate OfCodes(const W8a8Path& path, int64_t m, bool packed) const;
   Candidate Ours(const W8a8Path& path, int64_t m,
                  const kernels::LaunchSpec& spec) const;
-  // cuBLASLt's fastest way, with the weights of `candidate`; null, said on
-  // stdout, where it has none.
-  std::shared_ptr<const CublasChoice> Choose(
-      const Candidate& candidate, const kernels::cuda::CublasLtProblem& problem,
-      const void* x) const;
-  void RunBy(std::shared_ptr<const CublasChoice> choice, const void* x,
-             Candidate& candidate) const;
   void AddBehindNorm(const W8a8Path& path, int64_t m,
                      const kernels::LaunchSpec& spec, const Candidate& alone,
                      std::vector<Candidate>& to) const;
@@ -85,8 +74,7 @@ class W8a8Candidates final {
   const CandidateBench& bench_;
   std::optional<CodedOperands> int8_, e4m3_;
   HiddenStates hidden_;
-  std::optional<Weights> dense_;   // BF16; where there is cuBLASLt
-  std::vector<float> dense_host_;  // [n, k]
+  DenseCandidates dense_{options_, tools_, hidden_, bench_};
 };
 
 }  // namespace nibble::bench
