@@ -1,5 +1,6 @@
-// The sweep of bench_kernels: M x shape x format over the W4A16 kernels, with
-// cuBLASLt on 16-bit weights beside them.
+// What all sweeps of bench_kernels are told and work with, and the sweep over
+// the W4A16 kernels: M x shape x format, cuBLASLt on 16-bit weights beside
+// them.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// Speed of the GPU's linear layers: the W4A16 kernels against the bytes they
-// read, the device's measured bandwidth and cuBLASLt on 16-bit weights, all in
-// one run, each result checked against FP64 sums before it is timed. Compare
-// numbers of one run only. docs/benchmarks.md says how to run it.
+// Speed of the GPU's linear layers: the W4A16, W4A8 and W8A8 kernels, alone and
+// behind norm and quantization, against the bytes they read, the device's
+// measured bandwidth and cuBLASLt, all in one run, each result checked against
+// FP64 sums before it is timed. Compare numbers of one run only.
+// docs/benchmarks.md says how to run it.
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -73,7 +74,7 @@ void AddOptions(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--paths", options.paths,
-                 "Only paths whose names begin with one of these (--w8a8)")
+                 "Only paths whose names begin with one of these")
       ->delimiter(',');
   app.add_option("--x-dtype", options.x_dtype,
                  "Type of activations and results")
@@ -99,10 +100,10 @@ void AddOptions(CLI::App& app, Options& options) {
                "Time every way to run each shape that the plan would try, not "
                "only the fastest of each kernel");
   app.add_flag("--cold-only", options.cold_only,
-               "Leave out the nodes of graphs (--w8a8)");
+               "Leave out the nodes of graphs");
   app.add_option("--sustained", options.sustained_s,
                  "Seconds to run each path back to back as well; the mean of "
-                 "the last one counts (--w8a8)")
+                 "the last one counts")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--ladder", options.ladder,
                "Instead of the sweep: Q4_0 times a vector, from byte loads to "
@@ -215,8 +216,8 @@ absl::StatusOr<int> Run(const Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Speed of the GPU's linear layers with 4-bit weights. Exits with 0 where "
-      "there is no GPU, with 1 when a result is wrong.");
+      "Speed of the GPU's linear layers with 4-bit and 8-bit weights. Exits "
+      "with 0 where there is no GPU, with 1 when a result is wrong.");
   AddOptions(app, options);
   CLI11_PARSE(app, argc, argv);
   const absl::StatusOr<int> code = Run(options);

@@ -38,6 +38,8 @@ def lines_of(rows, shape, formats, column):
     for (path, fmt, at, m), row in sorted(rows.items()):
         if at != shape or fmt not in formats + list(PEER_FORMATS):
             continue
+        if path.endswith("_norm") or not row[column]:  # --cold-only
+            continue
         lines[path, fmt].append((m, float(row[column])))
         if fmt == formats[0]:
             floors[m] = float(row["floor_us"])
