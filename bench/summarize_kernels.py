@@ -51,6 +51,7 @@ class Bar:
     peer: str = ""
     column: str = "us_cold"
     format: str = ""  # empty: any
+    peer_format: str = ""  # empty: the fastest of all
     m: range = ANY_M
     shapes: tuple = ()  # (n, k); empty: any
     each: float = 0  # 0: only reported
@@ -103,6 +104,20 @@ def sustained(name, path, peer, least):
         "over",
         peer,
         column="us_sustained",
+        each=least,
+    )
+
+
+def over_llama_cpp(path, least):
+    """Both as nodes of a graph; llama.cpp's time has its own quantization."""
+    return Bar(
+        f"{path} over llama.cpp on Q4_K",
+        path,
+        "over",
+        "llama_cpp",
+        column="us_graph",
+        peer_format="q4_k",
+        m=range(512, 1 << 30),
         each=least,
     )
 
@@ -207,6 +222,10 @@ BARS = [
     sustained("FP8 plain", "w8a8_fp8_row_fast", "cublas_fp8_tensor_fast", 1.0),
     sustained("FP8 plain", "w8a8_fp8_row_fast", "cublas_fp8_row_fast", 1.0),
     sustained("FP8 in blocks", "w8a8_fp8_block", "cublas_fp8_block", 1.0),
+    over_llama_cpp("q4k_int8_with_sums", 3),
+    over_llama_cpp("q4k_int8_quant", 3),
+    over_llama_cpp("q4k_int8_rerounded", 5),
+    over_llama_cpp("q4k_int8_rerounded_quant", 5),
     *bars_of_w4a8("w4a8_int8", "int4-g128"),
     *bars_of_w4a8("w4a8_int8", "int4s-g128"),
     *bars_of_w4a8("w4a8_int8_rerounded", "int4-g128"),
@@ -215,12 +234,14 @@ BARS = [
 ]
 
 
-def fastest_of_path(rows, path, at, column):
-    """The least time of a path at (n, k, m), whatever the format."""
+def time_of_peer(bar, rows, at):
+    """The peer's least time at (n, k, m)."""
     times = [
-        number(row, column)
+        number(row, bar.column)
         for key, row in rows.items()
-        if key.path == path and (key.n, key.k, key.m) == at
+        if key.path == bar.peer
+        and (key.n, key.k, key.m) == at
+        and bar.peer_format in ("", key.format)
     ]
     return min((time for time in times if time is not None), default=None)
 
@@ -242,8 +263,7 @@ def ratios(bar, rows):
         elif bar.kind == "floors":
             own, other = number(row, "floor_us"), own
         else:
-            at = (key.n, key.k, key.m)
-            other = fastest_of_path(rows, bar.peer, at, bar.column)
+            other = time_of_peer(bar, rows, (key.n, key.k, key.m))
             if bar.kind == "of":
                 own, other = other, own
         if own and other:
@@ -311,6 +331,8 @@ def shapes_of(rows):
 
 def print_table(rows, shape):
     times = times_by_path(rows, shape)
+    if not times:
+        return
     ms = sorted({m for line in times.values() for m in line})
     print(f"\n{shape[0]} x {shape[1]}, microseconds with a cold L2, by M")
     print(f"{'':<36}" + "".join(f"{m:>9}" for m in ms))

@@ -167,6 +167,27 @@ class BarTest(unittest.TestCase):
         )
         self.assertEqual(list(summary.ratios(bar, rows).values()), [3])
 
+    def test_of_one_of_the_peers_formats(self):
+        bar = summary.Bar("", "a", "over", "b", peer_format="x")
+        rows = rows_of(
+            row("a", 1, "1"), row("b", 1, "3", fmt="x"), row("b", 1, "2")
+        )
+        self.assertEqual(list(summary.ratios(bar, rows).values()), [3])
+
+    def test_goals_name_paths_that_are_measured(self):
+        code = "".join(
+            path.read_text(encoding="utf-8")
+            for folder in ("bench", "bench/results/h200")
+            for path in (SOURCE / folder).iterdir()
+            if path.suffix in (".cc", ".csv")
+            or path.name == "kernel_peers.py"
+        )
+        known = set(re.findall(r"\w+", code))
+        for bar in summary.BARS:
+            for name in filter(None, (bar.path, bar.peer)):
+                base = re.sub("_(quant|unfused|norm|with_sums)$", "", name)
+                self.assertIn(base, known)
+
     def test_geometric_mean(self):
         self.assertTrue(math.isclose(summary.geometric_mean([1, 4]), 2))
         bar = summary.Bar("", "a", "over", "b", geomean=2)
