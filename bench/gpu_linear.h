@@ -26,7 +26,8 @@ struct SweepOptions {
   std::vector<int64_t> m;
   kernels::DType x_dtype = kernels::DType::kBF16;  // of x and y
   bool check_only = false;  // every candidate is checked, nothing is timed
-  bool every = false;  // every candidate is timed, not each kernel's fastest
+  bool every = false;     // every candidate is timed, not each kernel's fastest
+  bool portable = false;  // W8A8: the kernel of every device as well
   bool cold_only = false;  // no graphs
   double sustained_s = 0;  // of running back to back; 0: none of it
   // Beginnings of the names of paths to measure; empty: all.

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "bench/gpu_check.h"
 #include "kernels/cuda/linear/w8a8.h"
+#include "kernels/cuda/linear/w8a8_plan.h"
 #include "kernels/reference/minifloat.h"
 
 namespace nibble::bench {
@@ -19,6 +20,7 @@ using kernels::cuda::CublasLtFp8;
 using kernels::cuda::CublasLtProblem;
 using kernels::cuda::QuantizeCode;
 using kernels::cuda::W8Args;
+using kernels::cuda::W8Config;
 using kernels::cuda::W8Kind;
 using kernels::cuda::W8PackedRow;
 using kernels::cuda::W8Scaling;
@@ -206,6 +208,16 @@ void W8a8Candidates::AddBehindNorm(const W8a8Path& path, int64_t m,
   AddWanted(options_, std::move(norm), to);
 }
 
+size_t W8a8Candidates::AddFastest(const std::vector<Candidate>& ways,
+                                  std::vector<Candidate>& to) const {
+  const size_t fastest = options_.check_only ? 0 : bench_.Fastest(ways);
+  const bool all = options_.check_only || options_.every;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    if (all || i == fastest) AddWanted(options_, ways[i], to);
+  }
+  return fastest;
+}
+
 void W8a8Candidates::AddOurs(const W8a8Path& path, int64_t m,
                              std::vector<Candidate>& to) const {
   if (!options_.WantsAnyOf(path.name)) return;
@@ -215,12 +227,21 @@ void W8a8Candidates::AddOurs(const W8a8Path& path, int64_t m,
   std::vector<Candidate> ways;
   ways.reserve(specs.size());
   for (const LaunchSpec& spec : specs) ways.push_back(Ours(path, m, spec));
-  const size_t fastest = options_.check_only ? 0 : bench_.Fastest(ways);
-  const bool all = options_.check_only || options_.every;
-  for (size_t i = 0; i < ways.size(); ++i) {
-    if (all || i == fastest) AddWanted(options_, ways[i], to);
-  }
+  const size_t fastest = AddFastest(ways, to);
   AddBehindNorm(path, m, specs[fastest], ways[fastest], to);
+  if (options_.portable) AddPortable(path, m, to);
+}
+
+void W8a8Candidates::AddPortable(const W8a8Path& path, int64_t m,
+                                 std::vector<Candidate>& to) const {
+  std::vector<Candidate> ways;
+  for (const W8Config& config :
+       W8Configs({path.kind, m, shape_.n, shape_.k}, *tools_.device,
+                 kernels::cuda::kW8MmaTiles)) {
+    ways.push_back(Ours(path, m, W8Spec(path.kind, config)));
+    ways.back().path = absl::StrCat(path.name, "_mma");
+  }
+  AddFastest(ways, to);
 }
 
 void W8a8Candidates::AddPeer(const W8a8Path& path, int64_t m,

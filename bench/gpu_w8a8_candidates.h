@@ -55,6 +55,13 @@ class W8a8Candidates final {
   void AddInt8Peer(int64_t m, std::vector<Candidate>& to) const;
   void AddOurs(const W8a8Path& path, int64_t m,
                std::vector<Candidate>& to) const;
+  // The ways of every device's kernel: NAME_mma.
+  void AddPortable(const W8a8Path& path, int64_t m,
+                   std::vector<Candidate>& to) const;
+  // The fastest of `ways`, whose number is returned; with options.every or
+  // check_only all of them. There must be one.
+  size_t AddFastest(const std::vector<Candidate>& ways,
+                    std::vector<Candidate>& to) const;
   // What `path` computes from codes made before, without a way to do it.
   Candidate OfCodes(const W8a8Path& path, int64_t m, bool packed) const;
   Candidate Ours(const W8a8Path& path, int64_t m,

@@ -55,6 +55,7 @@ struct Options {
   bool w8a8 = false;
   bool check_only = false;
   bool every = false;
+  bool portable = false;
   bool cold_only = false;
   double sustained_s = 0;
 };
@@ -99,6 +100,8 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--every", options.every,
                "Time every way to run each shape that the plan would try, not "
                "only the fastest of each kernel");
+  app.add_flag("--portable", options.portable,
+               "Also on Hopper time the kernel for other devices (--w8a8)");
   app.add_flag("--cold-only", options.cold_only,
                "Leave out the nodes of graphs");
   app.add_option("--sustained", options.sustained_s,
@@ -139,6 +142,7 @@ absl::StatusOr<SweepOptions> ToSweepOptions(const Options& options) {
   sweep.x_dtype = options.x_dtype == "fp16" ? DType::kF16 : DType::kBF16;
   sweep.check_only = options.check_only;
   sweep.every = options.every;
+  sweep.portable = options.portable;
   sweep.cold_only = options.cold_only;
   sweep.sustained_s = options.sustained_s;
   sweep.paths = options.paths;

@@ -1,8 +1,10 @@
 // W8A8: y = x W^T with 8-bit weights and 8-bit activations. What one launch
 // computes, how it may be run, and the launcher.
 //
-// A row of y is the same bits whatever M is and whichever way it is run: INT8
-// sums are exact, FP8 sums have one order, k ascending.
+// A row of y is the same bits whatever M is and whichever way a device runs it:
+// INT8 sums are exact, FP8 sums have one order, k ascending. FP8 sums of
+// Hopper's kernels and of those for other devices differ, as the tensor cores
+// keep other numbers of bits; INT8 results do not.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/w8a8_layout.h"
 #include "kernels/linear.h"
@@ -105,9 +108,13 @@ struct W8Problem {
 inline constexpr int64_t kW8MaxInt8K = 131'071;
 inline constexpr int64_t kW8MaxZerosK = 65'793;
 
+// UNIMPLEMENTED, naming both, where this build has no kernels of a kind for
+// `device`: INT8 needs compute capability 8.0, FP8 8.9.
+absl::Status CheckW8Device(W8Kind kind, const DeviceInfo& device);
+
 // The ways to run a problem on `device`, cheapest guess first: printable, all
-// feasible, all giving the same bits. Empty where the device is no Hopper GPU,
-// this build has no kernels for it, or a size is out of range.
+// feasible, all giving the same bits. Empty where CheckW8Device says why, or a
+// size is out of range.
 std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
                                      const DeviceInfo& device);
 

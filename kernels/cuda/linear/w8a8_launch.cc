@@ -1,14 +1,13 @@
-// The launcher of the W8A8 kernels.
-#include <cuda_runtime_api.h>
+// The launcher of the W8A8 kernels, and that of the kernel for every device.
+#include "kernels/cuda/linear/w8a8_launch.h"
 
-#include <array>
+#include <cuda_runtime_api.h>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "kernels/cuda/linear/inst/w8a8_kernels.h"
+#include "kernels/cuda/linear/inst/w8a8_mma_kernels.h"
 #include "kernels/cuda/linear/kernel_setup.h"
-#include "kernels/cuda/linear/tensor_map.h"
-#include "kernels/cuda/linear/w8a8_plan.h"
+#include "kernels/cuda/linear/w8a8_layout.h"
 #include "kernels/cuda/runtime.h"
 
 namespace nibble::kernels::cuda {
@@ -72,13 +71,6 @@ void CheckArgs(const W8Args& args) {
                    device.ToString()));
 }
 
-// Bytes [rows, columns], rows `pitch` apart, as tensor copies see them.
-TensorMatrix MatrixOf(const void* bytes, int64_t rows, int64_t columns,
-                      int64_t pitch) {
-  return {
-      .data = bytes, .rows = rows, .columns = columns, .pitch_bytes = pitch};
-}
-
 // Whether eights of y, or of the residual, begin at multiples of 16 bytes.
 bool IsWide(const void* rows, int64_t pitch, DType dtype) {
   return IsAligned(rows, kWideBytes) &&
@@ -109,9 +101,47 @@ void PointAt(const W8Args& args, W8Params& params) {
       params.wide && args.residual == nullptr && args.y_dtype == DType::kBF16;
 }
 
+void LaunchMma(const W8Args& args, const W8Config& config,
+               const DeviceInfo& device, CUstream_st* stream,
+               const W8LaunchOptions& options) {
+  const void* kernel = W8MmaKernelOf(args.kind, config.tile);
+  const KernelTraits traits = PrepareKernel(kernel, device.index);
+  W8Launch plan = PlanW8Launch(args, config, device, device.multiprocessors);
+  W8Codes codes{.x = static_cast<const char*>(args.x.codes),
+                .w = static_cast<const char*>(args.w.codes),
+                .x_pitch = args.x.pitch,
+                .w_pitch = args.w.pitch,
+                .w_rows = static_cast<int>(W8PackedRows(args.w.n)),
+                .k = static_cast<int>(args.w.k)};
+
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = dim3(static_cast<unsigned>(plan.ctas));
+  launch.blockDim = dim3(static_cast<unsigned>(plan.threads));
+  launch.dynamicSmemBytes = static_cast<size_t>(plan.shared_bytes);
+  launch.stream = stream;
+  launch.attrs = &attribute;
+  launch.numAttrs = options.overlap && traits.may_overlap ? 1 : 0;
+  void* kernel_args[] = {&plan.params, &codes};
+  NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
+}
+
 }  // namespace
 
-bool W8IsCompiled() { return true; }
+bool W8MmaIsCompiled() { return true; }
+
+W8Launch PlanW8Launch(const W8Args& args, const W8Config& config,
+                      const DeviceInfo& device, int clusters) {
+  const W8Problem problem{args.kind, args.m, args.w.n, args.w.k};
+  auto plan = PlanW8(problem, config, device, clusters);
+  if (!plan.has_value()) {
+    RefuseSpec(problem, W8Spec(args.kind, config), device);
+  }
+  PointAt(args, plan->params);
+  return *plan;
+}
 
 void LaunchW8(const W8Args& args, const LaunchSpec& spec,
               const DeviceInfo& device, CUstream_st* stream,
@@ -119,45 +149,15 @@ void LaunchW8(const W8Args& args, const LaunchSpec& spec,
   NIBBLE_CHECK_GE(args.m, 0);
   if (args.m == 0) return;
   CheckArgs(args);
-  const W8Problem problem{args.kind, args.m, args.w.n, args.w.k};
-  auto config = ParseW8Spec(args.kind, spec);
-  if (!config.has_value()) RefuseSpec(problem, spec, device);
-  const void* kernel = W8KernelOf(args.kind, config->tile);
-  PrepareKernel(kernel, device.index);
-  int clusters = device.multiprocessors;
-  if (config->cluster > 1) {
-    clusters = MostClusters(kernel, device.index, config->cluster);
-    // A part of a GPU may have no place for one: single CTAs do the same.
-    if (clusters == 0) {
-      config->cluster = 1;
-      clusters = device.multiprocessors;
-    }
+  const auto config = ParseW8Spec(args.kind, spec);
+  if (!config.has_value()) {
+    RefuseSpec({args.kind, args.m, args.w.n, args.w.k}, spec, device);
   }
-  const auto plan = PlanW8(problem, *config, device, clusters);
-  if (!plan.has_value()) RefuseSpec(problem, spec, device);
-  W8Params params = plan->params;
-  PointAt(args, params);
-  const CUtensorMap x_map = MakeTensorMap(
-      MatrixOf(args.x.codes, args.m, args.w.k, args.x.pitch), params.x_box);
-  const CUtensorMap w_map = MakeTensorMap(
-      MatrixOf(args.w.codes, W8PackedRows(args.w.n), args.w.k, args.w.pitch),
-      params.w_box);
-
-  std::array<cudaLaunchAttribute, 2> attributes{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(config->cluster), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = dim3(static_cast<unsigned>(plan->ctas));
-  launch.blockDim = dim3(static_cast<unsigned>(plan->threads));
-  launch.dynamicSmemBytes = static_cast<size_t>(plan->shared_bytes);
-  launch.stream = stream;
-  launch.attrs = attributes.data();
-  launch.numAttrs = options.overlap ? 2 : 1;
-  void* kernel_args[] = {const_cast<CUtensorMap*>(&x_map),
-                         const_cast<CUtensorMap*>(&w_map), &params};
-  NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
+  if (config->tile.schedule == W8Schedule::kMma) {
+    LaunchMma(args, *config, device, stream, options);
+  } else {
+    LaunchW8Wgmma(args, *config, device, stream, options);
+  }
 }
 
 }  // namespace nibble::kernels::cuda

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -29,6 +30,7 @@ constexpr int64_t kMaxItems = std::numeric_limits<int>::max();
 
 // A swizzled operand is made of eights of rows.
 constexpr int kEight = 8;
+constexpr int kWarpThreads = 32;
 
 std::string_view ScheduleName(W8Schedule schedule) {
   switch (schedule) {
@@ -40,13 +42,41 @@ std::string_view ScheduleName(W8Schedule schedule) {
       return "single";
     case W8Schedule::kPingPong:
       return "pingpong";
+    case W8Schedule::kMma:
+      return "mma";
   }
   return "";
 }
 
+// Compute capabilities times ten.
+constexpr int kHopper = 90;
+constexpr int kLeastInt8 = 80;
+constexpr int kLeastFp8 = 89;
+
+int Capability(const DeviceInfo& device) {
+  return 10 * device.compute_major + device.compute_minor;
+}
+
+// The least capability whose mma.sync multiplies the codes of a kind.
+int LeastCapability(W8Kind kind) {
+  const bool int8 = kind == W8Kind::kInt8 || kind == W8Kind::kInt8Group;
+  return int8 ? kLeastInt8 : kLeastFp8;
+}
+
+bool RunsOn(W8Kind kind, const W8Tile& tile, const DeviceInfo& device) {
+  return tile.schedule == W8Schedule::kMma
+             ? Capability(device) >= LeastCapability(kind)
+             : Capability(device) == kHopper;
+}
+
+bool IsCompiled(const W8Tile& tile) {
+  return tile.schedule == W8Schedule::kMma ? W8MmaIsCompiled()
+                                           : W8WgmmaIsCompiled();
+}
+
 bool InRange(const W8Problem& problem, const W8Config& config,
              const DeviceInfo& device) {
-  if (device.compute_major != 9 || device.compute_minor != 0) return false;
+  if (!RunsOn(problem.kind, config.tile, device)) return false;
   if (device.shared_memory_bytes < LayOutW8(problem.kind, config.tile).bytes) {
     return false;
   }
@@ -60,15 +90,40 @@ bool InRange(const W8Problem& problem, const W8Config& config,
          shared % (config.cluster * kEight) == 0;
 }
 
+// What a launch of a kMma tile may take, in clocks of a multiprocessor whose
+// tensor cores and L2 are those of compute capability 8.0.
+double GuessMmaClocks(const W8Problem& problem, const W8Launch& launch,
+                      const W8Tile& tile, const DeviceInfo& device) {
+  constexpr double kProducts = 2'048;  // a clock
+  constexpr double kL2Bytes = 40;      // a clock
+  constexpr double kLatency = 250;     // of a step of one CTA
+  constexpr double kTile = 2'000;      // before and after the steps
+  const auto resident = static_cast<double>(
+      std::max<int64_t>(1, device.shared_memory_bytes / launch.shared_bytes));
+  const double items = launch.ctas;
+  const double at_once =
+      std::min(resident, std::ceil(items / device.multiprocessors));
+  const double tensor =
+      static_cast<double>(tile.rows * tile.columns * kW8BlockK) / kProducts;
+  const double l2 = (std::min<double>(tile.rows, problem.m) + tile.columns) *
+                    kW8BlockK / kL2Bytes;
+  const double step = std::max(kLatency, at_once * std::max(tensor, l2));
+  const double rounds = std::ceil(items / (device.multiprocessors * at_once));
+  return rounds * (launch.params.k_blocks * step + kTile);
+}
+
 // What a launch may take, in clocks: good enough to leave out what cannot be
 // best. Figures are of an H200.
 double GuessClocks(const W8Problem& problem, const W8Config& config,
-                   const W8Launch& launch) {
+                   const W8Launch& launch, const DeviceInfo& device) {
   constexpr double kMemoryBytes = 2'700;  // a clock, of all
   constexpr double kL2Bytes = 50;         // a clock, of an SM
   constexpr double kLatency = 130;        // of a step that nothing else hides
   constexpr double kTile = 1'000, kStore = 1'500;
   const W8Tile& tile = config.tile;
+  if (tile.schedule == W8Schedule::kMma) {
+    return GuessMmaClocks(problem, launch, tile, device);
+  }
   const bool promoted = problem.kind == W8Kind::kE4m3 ||
                         problem.kind == W8Kind::kE4m3Block ||
                         problem.kind == W8Kind::kInt8Group;
@@ -143,6 +198,10 @@ LaunchSpec W8Spec(W8Kind kind, const W8Config& config) {
 }
 
 std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec) {
+  for (const W8Tile& tile : kW8MmaTiles) {
+    const W8Config config{tile, 1};
+    if (W8Spec(kind, config) == spec) return config;
+  }
   for (const W8Tile& tile : W8Tiles(kind)) {
     for (const int cluster : kClusters) {
       const W8Config config{tile, cluster};
@@ -188,10 +247,15 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
   params.by_raster = DivideBy(params.raster);
   params.by_last = DivideBy(std::max(1, params.row_items % params.raster));
 
-  launch.ctas =
-      static_cast<int>(std::min<int64_t>(row_items * column_items, clusters)) *
-      config.cluster;
-  launch.threads = (tile.Warpgroups() + 1) * kW8WarpgroupThreads;
+  if (tile.schedule == W8Schedule::kMma) {
+    launch.ctas = static_cast<int>(row_items * column_items);
+    launch.threads = tile.Warps() * kWarpThreads;
+  } else {
+    launch.ctas = static_cast<int>(
+                      std::min<int64_t>(row_items * column_items, clusters)) *
+                  config.cluster;
+    launch.threads = (tile.Warpgroups() + 1) * kW8WarpgroupThreads;
+  }
   launch.shared_bytes = LayOutW8(problem.kind, tile).bytes;
   return launch;
 }
@@ -202,10 +266,18 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                 device.multiprocessors / config.cluster);
 }
 
+std::span<const W8Tile> W8TilesFor(W8Kind kind, const DeviceInfo& device) {
+  if (W8WgmmaIsCompiled() && Capability(device) == kHopper) {
+    return W8Tiles(kind);
+  }
+  return kW8MmaTiles;
+}
+
 std::vector<W8Config> W8Configs(const W8Problem& problem,
-                                const DeviceInfo& device) {
+                                const DeviceInfo& device,
+                                std::span<const W8Tile> tiles) {
   std::vector<std::pair<double, W8Config>> guesses;
-  for (const W8Tile& tile : W8Tiles(problem.kind)) {
+  for (const W8Tile& tile : tiles) {
     for (const int cluster : kClusters) {
       const W8Config config{tile, cluster};
       const auto launch = PlanW8(problem, config, device);
@@ -216,7 +288,10 @@ std::vector<W8Config> W8Configs(const W8Problem& problem,
       if (cluster > 1 && alone) continue;
       // Half of the rows of a flat tile would be nothing.
       if (tile.SharesW() && 2 * problem.m <= tile.rows) continue;
-      guesses.emplace_back(GuessClocks(problem, config, *launch), config);
+      // W would come from L2 too often.
+      if (tile.rows < 64 && problem.m > 16 * tile.rows) continue;
+      guesses.emplace_back(GuessClocks(problem, config, *launch, device),
+                           config);
     }
   }
   std::stable_sort(
@@ -231,9 +306,10 @@ std::vector<W8Config> W8Configs(const W8Problem& problem,
 
 std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
                                      const DeviceInfo& device) {
+  const std::span<const W8Tile> tiles = W8TilesFor(problem.kind, device);
   std::vector<LaunchSpec> specs;
-  if (!W8IsCompiled()) return specs;
-  for (const W8Config& config : W8Configs(problem, device)) {
+  if (!IsCompiled(tiles.front())) return specs;
+  for (const W8Config& config : W8Configs(problem, device, tiles)) {
     specs.push_back(W8Spec(problem.kind, config));
   }
   return specs;
@@ -242,8 +318,24 @@ std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
 bool W8Feasible(const W8Problem& problem, const LaunchSpec& spec,
                 const DeviceInfo& device) {
   const auto config = ParseW8Spec(problem.kind, spec);
-  return W8IsCompiled() && config.has_value() &&
+  return config.has_value() && IsCompiled(config->tile) &&
          PlanW8(problem, *config, device).has_value();
+}
+
+absl::Status CheckW8Device(W8Kind kind, const DeviceInfo& device) {
+  const std::string name(W8KindName(kind));
+  if (Capability(device) < LeastCapability(kind)) {
+    return absl::UnimplementedError(absl::StrCat(
+        name, " multiplications need compute capability ",
+        LeastCapability(kind) / 10, ".", LeastCapability(kind) % 10,
+        " or newer, not that of ", device.ToString()));
+  }
+  if (!IsCompiled(W8TilesFor(kind, device).front())) {
+    return absl::UnimplementedError(
+        absl::StrCat("this build has no kernels for ", name,
+                     " multiplications on ", device.ToString()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace nibble::kernels::cuda

@@ -1,5 +1,5 @@
-// What the host decides about a launch of the W8A8 kernel (w8a8.cuh), which
-// needs Hopper. No CUDA in here.
+// What the host decides about a launch of the W8A8 kernels: that for Hopper
+// (w8a8.cuh) and that for other devices (w8a8_mma.cuh). No CUDA in here.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,9 @@ enum class W8Schedule : uint8_t {
   kColumns,   // two: each half of the columns of every tile
   kSingle,    // one
   kPingPong,  // two: a tile each, one multiplies while the other stores
+  // No warpgroups, but warps with a part of the tile each (w8a8_mma.cuh): for
+  // all devices.
+  kMma,
 };
 
 // A tile of y: a kernel's template argument beside its kind. By value.
@@ -35,21 +38,31 @@ struct W8Tile {
   constexpr bool SharesW() const { return rows >= 128; }
   // More CTAs of flat tiles would leave multiprocessors without work: an H200
   // has room for 66 clusters of two, but for no more than 30 of four.
-  constexpr int MaxCluster() const { return SharesW() ? 2 : 4; }
+  constexpr int MaxCluster() const {
+    return schedule == W8Schedule::kMma ? 1 : SharesW() ? 2 : 4;
+  }
   constexpr int Warpgroups() const {
     return schedule == W8Schedule::kSingle ? 1 : 2;
   }
-  // Of a warpgroup's part.
+  // Of a warpgroup's part, or a warp's.
   constexpr int PartRows() const {
+    if (schedule == W8Schedule::kMma) return rows > 32 ? rows / 2 : rows;
     return schedule == W8Schedule::kRows ? rows / 2 : rows;
   }
   constexpr int PartColumns() const {
+    // A thread stores eight columns at once where a warp has 32.
+    if (schedule == W8Schedule::kMma) return static_cast<int>(kW8RowGroup);
     return schedule == W8Schedule::kColumns ? columns / 2 : columns;
+  }
+  // Warps that share the tile; kMma.
+  constexpr int Warps() const {
+    return rows / PartRows() * (columns / PartColumns());
   }
 };
 
-// The tiles compiled for a kind (inst/). Sums promoted to FP32 want the two
-// warpgroups at the same tile, so that one multiplies while the other adds.
+// The tiles compiled for a kind on Hopper (inst/). Sums promoted to FP32 want
+// the two warpgroups at the same tile, so that one multiplies while the other
+// adds.
 std::span<const W8Tile> W8Tiles(W8Kind kind);
 
 inline constexpr W8Tile kW8PlainTiles[] = {
@@ -76,6 +89,15 @@ inline constexpr W8Tile kW8GroupTiles[] = {
     {64, 64, W8Schedule::kColumns}, {64, 32, W8Schedule::kSingle},
 };
 
+// The tiles compiled for every device, and for every kind where the device has
+// its type.
+inline constexpr W8Tile kW8MmaTiles[] = {
+    {128, 128, W8Schedule::kMma},
+    {64, 64, W8Schedule::kMma},
+    {16, 64, W8Schedule::kMma},
+    {16, 32, W8Schedule::kMma},
+};
+
 inline constexpr int kW8WarpgroupThreads = 128;
 inline constexpr int kW8MaxStages = 16;
 // Shared memory of a CTA on compute capability 9.0.
@@ -86,13 +108,24 @@ struct W8Shared {
   int stages;  // of x, [rows][128], and W, [columns][128] behind it
   int stage_bytes;
   // kE4m3Block: float [stages][rows], of x; kInt8Group: [2][stages][columns],
-  // of W, those of every other round
+  // of W, those of every other round; Hopper
   int scales_at;
-  int vectors_at;   // float [warpgroup][3][part columns]
-  int barriers_at;  // full [stages], empty [stages], turn [2]
+  int vectors_at;   // float [part][3][part columns]
+  int barriers_at;  // full [stages], empty [stages], turn [2]; Hopper
   int bytes;
 };
+// Of kMma tiles. A multiprocessor of 100 KB has room for one CTA of the tiles
+// of many rows, and for two of the others, which wait for memory.
+constexpr W8Shared LayOutW8Mma(const W8Tile& tile) {
+  W8Shared shared{};
+  shared.stages = tile.rows >= 128 ? 3 : tile.columns >= 64 ? 4 : 8;
+  shared.stage_bytes = (tile.rows + tile.columns) * static_cast<int>(kW8BlockK);
+  shared.vectors_at = shared.stages * shared.stage_bytes;
+  shared.bytes = shared.vectors_at + tile.Warps() * 3 * tile.PartColumns() * 4;
+  return shared;
+}
 constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
+  if (tile.schedule == W8Schedule::kMma) return LayOutW8Mma(tile);
   W8Shared shared{};
   const int vectors = tile.Warpgroups() * 3 * tile.PartColumns() * 4;
   const int scales = kind == W8Kind::kE4m3Block   ? tile.rows * 4
@@ -111,7 +144,7 @@ constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
   return shared;
 }
 
-// The kernel's parameters beside the tensor maps of x and W. By value.
+// The kernels' parameters but for where the codes of x and W are. By value.
 struct W8Params {
   const float* x_scales;
   const float* w_scales;
@@ -139,6 +172,15 @@ struct W8Params {
   FastDivide by_raster, by_last;  // rows of items in a raster, in the last one
 };
 
+// Where the codes are, for kMma tiles; Hopper has tensor maps. By value.
+struct W8Codes {
+  const char* x;             // [m, x_pitch]
+  const char* w;             // [w_rows, w_pitch]
+  int64_t x_pitch, w_pitch;  // bytes
+  int w_rows;                // W8PackedRows(n)
+  int k;
+};
+
 // Where in y the tile of a work item begins that CTA `rank` of the cluster has;
 // it may lie outside. By value.
 struct W8Place {
@@ -159,10 +201,10 @@ constexpr W8Place PlaceW8(const W8Params& p, W8Tile tile, int item, int rank) {
   return {.row = row * tile.rows, .column = column * tile.columns};
 }
 
-// One way to launch the kernel. By value.
+// One way to launch a kernel. By value.
 struct W8Config {
   W8Tile tile;
-  int cluster = 1;
+  int cluster = 1;  // CTAs; 1 of kMma tiles
 };
 
 // The spec that prints a config, and back; nothing where it names another
@@ -179,18 +221,27 @@ struct W8Launch {
 };
 
 // How `config` runs a problem where at most `clusters` clusters fit the device
-// at once; nothing where it cannot.
+// at once; nothing where it cannot. A kMma tile has a CTA of its own, whatever
+// `clusters` is.
 std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device, int clusters);
 // The same, guessing that the device is full of clusters.
 std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device);
 
-// The configs worth trying, the best guess first; empty where none can run.
-std::vector<W8Config> W8Configs(const W8Problem& problem,
-                                const DeviceInfo& device);
+// The tiles for a kind on `device`: W8Tiles on Hopper where this build has its
+// kernels, else kW8MmaTiles.
+std::span<const W8Tile> W8TilesFor(W8Kind kind, const DeviceInfo& device);
 
-// Whether this build has the kernels; LaunchW8 is fatal where it has not.
-bool W8IsCompiled();
+// The configs of `tiles` worth trying, the best guess first; empty where none
+// can run.
+std::vector<W8Config> W8Configs(const W8Problem& problem,
+                                const DeviceInfo& device,
+                                std::span<const W8Tile> tiles);
+
+// Whether this build has the kernels for Hopper, and those for other devices;
+// LaunchW8 is fatal where it has not.
+bool W8WgmmaIsCompiled();
+bool W8MmaIsCompiled();
 
 }  // namespace nibble::kernels::cuda

@@ -18,6 +18,14 @@ __device__ __forceinline__ void CopyAsync4If(bool there, uint32_t shared,
                : "memory");
 }
 
+// 16 bytes likewise, the first `bytes` of them; zeros follow.
+__device__ __forceinline__ void CopyAsync16Of(int bytes, uint32_t shared,
+                                              const void* p) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(shared),
+               "l"(p), "r"(bytes)
+               : "memory");
+}
+
 // What is needed of the columns of a part of a tile: in shared memory, [part
 // columns] each. By value.
 template <typename T>

@@ -41,6 +41,10 @@ absl::StatusOr<WideLinear> WideLinear::Create(
       !status.ok()) {
     return AnnotateLayer(status, options, "8-bit packing");
   }
+  if (const absl::Status status = CheckW8Device(wide.kind(), context.device);
+      !status.ok()) {
+    return AnnotateLayer(status, options, "8-bit packing");
+  }
   const W8Problem problem = wide.ProblemOf(options.max_rows);
   if (W8Candidates(problem, context.device).empty()) {
     return absl::UnimplementedError(

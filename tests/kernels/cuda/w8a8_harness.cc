@@ -6,11 +6,11 @@
 #include <cstring>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "base/checked_math.h"
 #include "kernels/activation_codes.h"
 #include "kernels/cuda/linear/w8a8_pack.h"
-#include "kernels/cuda/linear/w8a8_plan.h"
 #include "kernels/reference/minifloat.h"
 #include "tests/kernels/cuda/w4_reference.h"
 #include "tests/support/random.h"
@@ -271,8 +271,18 @@ W8Runner& W8Runner::Get() {
 }
 
 std::vector<LaunchSpec> W8Runner::Specs(const W8Problem& problem) const {
+  std::vector<LaunchSpec> specs =
+      Specs(problem, kernels::cuda::W8Tiles(problem.kind));
+  for (LaunchSpec& spec : Specs(problem, kernels::cuda::kW8MmaTiles)) {
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+std::vector<LaunchSpec> W8Runner::Specs(const W8Problem& problem,
+                                        std::span<const W8Tile> tiles) const {
   std::vector<LaunchSpec> specs;
-  for (const W8Tile& tile : kernels::cuda::W8Tiles(problem.kind)) {
+  for (const W8Tile& tile : tiles) {
     for (const int cluster : {1, 2, 4}) {
       const LaunchSpec spec =
           kernels::cuda::W8Spec(problem.kind, W8Config{tile, cluster});
@@ -331,10 +341,8 @@ W8Output W8Runner::Run(const W8Job& job, const LaunchSpec& spec) {
 }
 
 std::string WhyNoW8(W8Kind kind) {
-  const W8Runner& runner = W8Runner::Get();
-  if (!runner.Specs({kind, 1, 1, 1}).empty()) return "";
-  return "the device is no Hopper GPU, or the build has no code for it: " +
-         runner.device().ToString();
+  return std::string(
+      kernels::cuda::CheckW8Device(kind, W8Runner::Get().device()).message());
 }
 
 void W8KindTest::SetUp() {

@@ -6,11 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/w8a8.h"
+#include "kernels/cuda/linear/w8a8_plan.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/reference/w8a8_gemm.h"
 #include "kernels/tensor.h"
@@ -115,7 +117,11 @@ class W8Runner final {
  public:
   static W8Runner& Get();  // the process's; a device must be there
   W8Output Run(const W8Job& job, const kernels::LaunchSpec& spec);
-  // All tiles and clusters that can run a problem, worth trying or not.
+  // All clusters of `tiles` that can run a problem, worth trying or not.
+  std::vector<kernels::LaunchSpec> Specs(
+      const kernels::cuda::W8Problem& problem,
+      std::span<const kernels::cuda::W8Tile> tiles) const;
+  // Those of all tiles: for Hopper, and for every device.
   std::vector<kernels::LaunchSpec> Specs(
       const kernels::cuda::W8Problem& problem) const;
   const kernels::cuda::DeviceInfo& device() const { return device_; }

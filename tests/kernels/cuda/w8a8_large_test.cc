@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,13 @@ namespace {
 using kernels::DType;
 using kernels::LaunchSpec;
 using kernels::cuda::DeviceBuffer;
+using kernels::cuda::kW8MmaTiles;
 using kernels::cuda::W8Args;
+using kernels::cuda::W8Config;
 using kernels::cuda::W8Kind;
 using kernels::cuda::W8Problem;
+using kernels::cuda::W8Tile;
+using kernels::cuda::W8Tiles;
 
 constexpr int64_t kPeriod = 64;  // rows
 class W8Large : public LargeGpuTest {
@@ -34,9 +39,27 @@ class W8Large : public LargeGpuTest {
     }
   }
 
+  // Worth trying, for Hopper and for every device.
+  static std::vector<LaunchSpec> Specs(const W8Problem& problem) {
+    const W8Runner& runner = W8Runner::Get();
+    std::vector<LaunchSpec> specs;
+    for (const std::span<const W8Tile> tiles :
+         {W8Tiles(problem.kind), std::span<const W8Tile>(kW8MmaTiles)}) {
+      for (const W8Config& config :
+           W8Configs(problem, runner.device(), tiles)) {
+        const LaunchSpec spec = W8Spec(problem.kind, config);
+        if (W8Feasible(problem, spec, runner.device())) specs.push_back(spec);
+      }
+    }
+    return specs;
+  }
+
   // Multiplies `copies` times the rows of the operands; y must be the rows of
   // one run of them, again and again.
   static void Check(W8Kind kind, int64_t n, int64_t k, int64_t copies) {
+    if (const std::string why = WhyNoW8(kind); !why.empty()) {
+      GTEST_SKIP() << why;
+    }
     const W8Problem period{kind, kPeriod, n, k};
     const W8Operands operands({.problem = period, .codes = W8Codes::kSparse});
     const W8Runner& runner = W8Runner::Get();
@@ -59,8 +82,7 @@ class W8Large : public LargeGpuTest {
     args.y_dtype = DType::kBF16;
     std::vector<std::byte> host(static_cast<size_t>(y.bytes()));
     const W8Problem all{kind, args.m, n, k};
-    for (const LaunchSpec& spec :
-         kernels::cuda::W8Candidates(all, runner.device())) {
+    for (const LaunchSpec& spec : Specs(all)) {
       NIBBLE_CUDA_CHECK(cudaMemset(y.data(), 0xff, y.bytes()));
       NIBBLE_CUDA_CHECK(cudaDeviceSynchronize());
       kernels::cuda::LaunchW8(args, spec, runner.device(),

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "base/checked_math.h"
 #include "kernels/cuda/linear/w8a8_pack.h"
 #include "tests/kernels/cuda/w4_devices.h"
 
@@ -26,6 +28,7 @@ constexpr int64_t kColumns[] = {1, 31, 32, 576, 2'112, 13'653, 28'672};
 // Every config of a kind, worth trying or not.
 std::vector<W8Config> AllConfigs(W8Kind kind) {
   std::vector<W8Config> configs;
+  for (const W8Tile& tile : kW8MmaTiles) configs.push_back({tile, 1});
   for (const W8Tile& tile : W8Tiles(kind)) {
     for (int cluster = 1; cluster <= tile.MaxCluster(); cluster *= 2) {
       configs.push_back({tile, cluster});
@@ -143,12 +146,91 @@ TEST(W8Spec, OfAnotherKindOrTileIsRefused) {
   EXPECT_FALSE(ParseW8Spec(W8Kind::kInt8, spec).has_value());
 }
 
-TEST(PlanW8, NeedsHopper) {
+TEST(PlanW8, TilesForHopperNeedIt) {
   for (const DeviceInfo& device : test::TestDevices()) {
     const bool hopper = device.compute_major == 9;
-    EXPECT_EQ(W8Configs({W8Kind::kInt8, 16, 4'096, 4'096}, device).empty(),
+    EXPECT_EQ(W8Configs({W8Kind::kInt8, 16, 4'096, 4'096}, device,
+                        W8Tiles(W8Kind::kInt8))
+                  .empty(),
               !hopper)
         << device.ToString();
+  }
+}
+
+bool IsInt8(W8Kind kind) {
+  return kind == W8Kind::kInt8 || kind == W8Kind::kInt8Group;
+}
+bool HasType(const DeviceInfo& device, W8Kind kind) {
+  return IsInt8(kind) || device.compute_major > 8 || device.compute_minor == 9;
+}
+
+TEST(PlanW8, MmaTilesFitEveryDeviceThatHasTheType) {
+  for (const DeviceInfo& device : test::TestDevices()) {
+    for (const W8Kind kind : kW8Kinds) {
+      for (const int64_t m : kRows) {
+        for (const int64_t n : kColumns) {
+          const W8Problem problem{kind, m, n, 4'304};
+          const auto configs = W8Configs(problem, device, kW8MmaTiles);
+          EXPECT_EQ(configs.empty(), !HasType(device, kind))
+              << problem.ToString() << " on " << device.ToString();
+          for (const W8Config& config : configs) {
+            const auto launch = PlanW8(problem, config, device);
+            ASSERT_TRUE(launch.has_value()) << problem.ToString();
+            EXPECT_EQ(launch->ctas,
+                      DivideUp(m, int64_t{config.tile.rows}) *
+                          DivideUp(n, int64_t{config.tile.columns}));
+            EXPECT_EQ(launch->threads, 32 * config.tile.Warps());
+            EXPECT_LE(launch->shared_bytes, device.shared_memory_bytes);
+            EXPECT_EQ(launch->params.k_blocks, 34);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanW8, GuessesLargeTilesForManyRowsAndFlatOnesForFew) {
+  for (const DeviceInfo& device : test::TestDevices()) {
+    const auto first = [&](int64_t m) {
+      return W8Configs({W8Kind::kInt8, m, 14'336, 4'096}, device, kW8MmaTiles)
+          .front()
+          .tile;
+    };
+    EXPECT_EQ(first(8'192).rows, 128) << device.ToString();
+    EXPECT_EQ(first(1).rows, 16) << device.ToString();
+  }
+}
+
+// Warps' parts make up the tile, and threads bring whole stages.
+TEST(W8MmaTile, IsSharedByItsWarps) {
+  for (const W8Tile& tile : kW8MmaTiles) {
+    EXPECT_EQ(tile.Warps() * tile.PartRows() * tile.PartColumns(),
+              tile.rows * tile.columns);
+    EXPECT_EQ(tile.PartRows() % 16, 0);
+    EXPECT_GE(LayOutW8Mma(tile).stages, 2);
+    EXPECT_EQ(LayOutW8Mma(tile).stage_bytes,
+              (tile.rows + tile.columns) * kW8BlockK);
+  }
+}
+
+TEST(CheckW8Device, NamesTheKindAndTheCapability) {
+  for (const DeviceInfo& device : test::TestDevices()) {
+    for (const W8Kind kind : kW8Kinds) {
+      const absl::Status status = CheckW8Device(kind, device);
+      const bool possible = HasType(device, kind);
+      EXPECT_EQ(status.ok(), possible && W8MmaIsCompiled())
+          << device.ToString() << " " << W8KindName(kind);
+      if (possible) continue;
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+      const std::string capability = std::to_string(device.compute_major) +
+                                     "." + std::to_string(device.compute_minor);
+      for (const std::string& part :
+           {std::string(W8KindName(kind)) + " ", std::string("8.9"),
+            "compute " + capability}) {
+        EXPECT_NE(status.message().find(part), std::string::npos)
+            << status << " lacks " << part;
+      }
+    }
   }
 }
 
@@ -175,7 +257,7 @@ TEST(PlanW8, FitsForEveryProblem) {
     for (const int64_t m : kRows) {
       for (const int64_t n : kColumns) {
         const W8Problem problem{kind, m, n, 4'304};
-        const auto configs = W8Configs(problem, device);
+        const auto configs = W8Configs(problem, device, W8Tiles(kind));
         EXPECT_FALSE(configs.empty()) << problem.ToString();
         for (const W8Config& config : configs) {
           const auto launch = PlanW8(problem, config, device);
@@ -251,13 +333,18 @@ TEST(PlaceW8, ReachesEveryTileOnce) {
 }
 
 TEST(W8Candidates, AreFeasibleWhereTheyAreCompiled) {
-  for (const W8Kind kind : kW8Kinds) {
-    const W8Problem problem{kind, 33, 4'096, 14'336};
-    const auto specs = W8Candidates(problem, Hopper());
-    EXPECT_EQ(specs.empty(), !W8IsCompiled());
-    for (const LaunchSpec& spec : specs) {
-      EXPECT_TRUE(W8Feasible(problem, spec, Hopper())) << spec.ToString();
-      EXPECT_FALSE(W8Feasible(problem, spec, test::TestDevice(8, 0, 108, 163)));
+  for (const DeviceInfo& device : test::TestDevices()) {
+    for (const W8Kind kind : kW8Kinds) {
+      const W8Problem problem{kind, 33, 4'096, 14'336};
+      const auto specs = W8Candidates(problem, device);
+      EXPECT_EQ(specs.empty(), !CheckW8Device(kind, device).ok());
+      for (const LaunchSpec& spec : specs) {
+        EXPECT_TRUE(W8Feasible(problem, spec, device)) << spec.ToString();
+        const bool mma = spec.variant == "mma";
+        EXPECT_EQ(mma, device.compute_major != 9 || !W8WgmmaIsCompiled());
+        EXPECT_EQ(W8Feasible(problem, spec, test::TestDevice(8, 0, 108, 163)),
+                  mma && IsInt8(kind));
+      }
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,13 @@ namespace {
 
 using kernels::DType;
 using kernels::LaunchSpec;
+using kernels::cuda::kW8MmaTiles;
 using kernels::cuda::W8Args;
 using kernels::cuda::W8Kind;
 using kernels::cuda::W8Problem;
 using kernels::cuda::W8Scaling;
+using kernels::cuda::W8Tile;
+using kernels::cuda::W8Tiles;
 using kernels::reference::CodedDot;
 
 constexpr int64_t kManyRows = 257;
@@ -67,6 +71,8 @@ std::string Compare(const std::vector<std::byte>& y,
   return "";
 }
 
+// Tensor cores of Hopper sum FP8 products differently for its own tiles and for
+// those of every device: each has its own bits.
 TEST_P(W8Test, IsRightAndTheSameBitsForAnyRowsAndTiles) {
   for (const Shape& shape : kShapes) {
     const W8Problem problem{GetParam(), kManyRows, shape.n, shape.k};
@@ -74,23 +80,47 @@ TEST_P(W8Test, IsRightAndTheSameBitsForAnyRowsAndTiles) {
                                .least_scale = 0.01f,
                                .greatest_scale = 10,
                                .seed = static_cast<uint64_t>(shape.n)});
-    std::vector<LaunchSpec> specs = W8Runner::Get().Specs(problem);
-    const W8Output all =
-        W8Runner::Get().Run({.args = operands.Args(kManyRows)}, specs[0]);
-    ASSERT_EQ(all.problem, "") << problem.ToString();
-    ASSERT_EQ(Compare(all.y, W8Reference::Make(operands), GetParam()), "")
-        << problem.ToString() << " " << specs[0].ToString();
-    for (const int64_t m : AllRows()) {
-      for (const LaunchSpec& spec : specs) {
-        const W8Output output = W8Runner::Get().Run(
-            {.args = operands.Args(m), .aligned = m % 2 == 0}, spec);
-        ASSERT_EQ(output.problem, "")
-            << problem.ToString() << " m=" << m << " " << spec.ToString();
-        ASSERT_EQ(std::memcmp(output.y.data(), all.y.data(), output.y.size()),
-                  0)
-            << problem.ToString() << " m=" << m << " " << spec.ToString();
+    const W8Reference reference = W8Reference::Make(operands);
+    for (const std::span<const W8Tile> tiles :
+         {W8Tiles(GetParam()), std::span<const W8Tile>(kW8MmaTiles)}) {
+      const std::vector<LaunchSpec> specs =
+          W8Runner::Get().Specs(problem, tiles);
+      if (specs.empty()) continue;  // another device's
+      const W8Output all =
+          W8Runner::Get().Run({.args = operands.Args(kManyRows)}, specs[0]);
+      ASSERT_EQ(all.problem, "") << problem.ToString();
+      ASSERT_EQ(Compare(all.y, reference, GetParam()), "")
+          << problem.ToString() << " " << specs[0].ToString();
+      for (const int64_t m : AllRows()) {
+        for (const LaunchSpec& spec : specs) {
+          const W8Output output = W8Runner::Get().Run(
+              {.args = operands.Args(m), .aligned = m % 2 == 0}, spec);
+          ASSERT_EQ(output.problem, "")
+              << problem.ToString() << " m=" << m << " " << spec.ToString();
+          ASSERT_EQ(std::memcmp(output.y.data(), all.y.data(), output.y.size()),
+                    0)
+              << problem.ToString() << " m=" << m << " " << spec.ToString();
+        }
       }
     }
+  }
+}
+
+// Of integers the tiles for Hopper and for every device make the same bits.
+TEST_P(W8Test, IntegersAreTheSameBitsOnEveryDevice) {
+  if (GetParam() != W8Kind::kInt8 && GetParam() != W8Kind::kInt8Group) {
+    GTEST_SKIP() << "INT8 only";
+  }
+  const W8Problem problem{GetParam(), kManyRows, 320, 4'304};
+  const W8Operands operands({.problem = problem,
+                             .least_scale = 0.01f,
+                             .greatest_scale = 10,
+                             .zeros = true});
+  const W8Job job{.args = operands.Args(problem.m)};
+  const std::vector<LaunchSpec> specs = W8Runner::Get().Specs(problem);
+  const W8Output first = W8Runner::Get().Run(job, specs[0]);
+  for (const LaunchSpec& spec : specs) {
+    EXPECT_EQ(W8Runner::Get().Run(job, spec).y, first.y) << spec.ToString();
   }
 }
 

@@ -7,11 +7,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kernels/cuda/linear/cuda_activations.h"
 #include "kernels/cuda/linear/cuda_linear.h"
+#include "kernels/cuda/linear/w8a8.h"
 #include "kernels/cuda/quantize/quantize.h"
 #include "kernels/reference/quantize.h"
 #include "kernels/reference/w8a8_gemm.h"
@@ -32,6 +34,7 @@ using kernels::WidePacking;
 using kernels::cuda::CudaActivations;
 using kernels::cuda::CudaLinear;
 using kernels::cuda::DeviceBuffer;
+using kernels::cuda::W8Kind;
 using kernels::reference::CodedDot;
 using kernels::reference::CodedMatrix;
 using kernels::reference::CodeType;
@@ -97,8 +100,10 @@ class WideLinearTest : public LayerTest {
   void SetUp() override {
     LayerTest::SetUp();
     if (IsSkipped()) return;
-    if (context_.device.compute_major != 9) {
-      GTEST_SKIP() << "no kernels for " << context_.device.name;
+    if (const absl::Status status =
+            CheckW8Device(W8Kind::kE4m3, context_.device);
+        !status.ok()) {
+      GTEST_SKIP() << status;
     }
   }
 
@@ -250,6 +255,40 @@ TEST_F(WideLinearTest, LeavesTheNarrowPathAlone) {
   EXPECT_EQ(Run(*both, *activations, 33, LinearPath::kNarrow), expected);
   // Without a wide packing its path is the narrow one.
   EXPECT_EQ(Run(*narrow, *activations, 33, LinearPath::kWide), expected);
+}
+
+// Planned as for another device: any has code for what that one would run.
+TEST_F(WideLinearTest, RunsOnDevicesOtherThanHopper) {
+  context_.device.compute_major = 8;
+  context_.device.compute_minor = 9;
+  const CaseWeight weight = Weight("int4_g128", 200);
+  const Inputs& x = Inputs::Normal(DType::kBF16, kK);
+  const auto activations = Upload(x);
+  for (const WidePacking packing : {WidePacking::kInt8, WidePacking::kE4m3}) {
+    const auto op = Make({weight.View()}, packing);
+    for (const int64_t rows : {int64_t{1}, int64_t{33}, kMaxRows}) {
+      EXPECT_EQ(op->wide_plan()->ForRows(rows).variant, "mma");
+      Check(Run(*op, *activations, rows, LinearPath::kWide),
+            EncodeRows(packing, x, rows),
+            RoundWeights(packing, {weight.View()}), rows,
+            [](int64_t) { return 0.0; });
+    }
+  }
+}
+
+TEST_F(WideLinearTest, SaysWhatDeviceFp8Needs) {
+  context_.device.compute_major = 8;
+  context_.device.compute_minor = 6;
+  const CaseWeight weight = Weight("q4_0", 64);
+  const auto op = CudaLinear::Create(
+      {{weight.View()}},
+      {.name = "blk.0.test", .wide = WidePacking::kE4m3, .max_rows = kMaxRows},
+      context_);
+  EXPECT_EQ(op.status().code(), absl::StatusCode::kUnimplemented);
+  for (const char* part : {"blk.0.test", "e4m3", "8.9", "compute 8.6"}) {
+    EXPECT_NE(op.status().message().find(part), std::string_view::npos)
+        << op.status();
+  }
 }
 
 TEST_F(WideLinearTest, RefusesWhatItHasNoKernelFor) {
