@@ -168,6 +168,7 @@ void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
   std::vector<Row> rows;
   std::vector<Candidate> right;
   for (const Candidate& candidate : candidates) {
+    if (options_->sustained_s > 0 && candidate.behind_norm) continue;
     Row row = Checked(m, candidate);
     if (options_->check_only) continue;
     if (row.wrong) {
@@ -194,9 +195,7 @@ void CandidateBench::Run(int64_t m, const std::vector<Candidate>& candidates) {
         100 * std::max(row.gbps() / tools_->ceilings.peak_gbps(),
                        row.tflops() / (right[i].rate * options_->peak_tflops));
     if (!options_->cold_only) TimeNodes(right[i], row);
-    if (options_->sustained_s > 0 && !right[i].behind_norm) {
-      TimeSustained(right[i], row);
-    }
+    if (options_->sustained_s > 0) TimeSustained(right[i], row);
     Print(row);
     tools_->csv->Write(row);
   }

@@ -42,7 +42,7 @@ struct Candidate {
   kernels::DType y_dtype = kernels::DType::kBF16;  // or kF16, kI32
   bool may_overlap = true;   // enqueue heeds Turn::overlap
   bool baseline = false;     // what others are compared with
-  bool behind_norm = false;  // not by itself: left out of sustained runs
+  bool behind_norm = false;  // left out where paths are run for long
   int rate = 1;              // of the matrix units, over that of 16 bits
 };
 

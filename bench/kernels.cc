@@ -104,9 +104,10 @@ void AddOptions(CLI::App& app, Options& options) {
                "Also on Hopper time the kernel for other devices (--w8a8)");
   app.add_flag("--cold-only", options.cold_only,
                "Leave out the nodes of graphs");
-  app.add_option("--sustained", options.sustained_s,
-                 "Seconds to run each path back to back as well; the mean of "
-                 "the last one counts")
+  app.add_option(
+         "--sustained", options.sustained_s,
+         "Seconds to run each path back to back as well, those behind a "
+         "norm left out; the mean of the last one counts")
       ->check(CLI::NonNegativeNumber);
   app.add_flag("--ladder", options.ladder,
                "Instead of the sweep: Q4_0 times a vector, from byte loads to "

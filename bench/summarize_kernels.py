@@ -2,8 +2,9 @@
 """Reads bench_kernels' CSV files: times by M, crossovers, and the bars.
 
 Times are those with a cold L2, microseconds. Of rows that occur more than once
-the last counts; rows whose result was wrong are left out. Files should be of
-one run: a ratio of numbers of two runs says little.
+the last counts, but rows with a sustained run add only that to others: their
+cold times had other turns. Rows whose result was wrong are left out. Files
+should be of one run: a ratio of numbers of two runs says little.
 """
 
 import argparse
@@ -18,6 +19,7 @@ Key = collections.namedtuple("Key", "path format n k m")
 
 LARGE = range(1024, 1 << 30)  # M where a GPU is limited by arithmetic
 ANY_M = range(1, 1 << 30)
+SUSTAINED = ("us_sustained", "mhz_sustained", "watts_sustained")
 
 
 def read_rows(files):
@@ -27,9 +29,21 @@ def read_rows(files):
         with open(name, newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 numbers = (int(row[column]) for column in ("n", "k", "m"))
+                key = Key(row["path"], row["format"], *numbers)
                 if row["us_cold"] != "error":
-                    rows[Key(row["path"], row["format"], *numbers)] = row
+                    rows[key] = merged(rows.get(key), row)
     return rows
+
+
+def merged(old, new):
+    """One row of two: the sustained run of either, the cold times of the other.
+
+    Without an old row, or with sustained runs in none, the new one.
+    """
+    if old is None:
+        return new
+    cold, sustained = (old, new) if number(new, "us_sustained") else (new, old)
+    return {**cold, **{column: sustained.get(column) for column in SUSTAINED}}
 
 
 def number(row, column):
@@ -234,14 +248,21 @@ BARS = [
 ]
 
 
-def time_of_peer(bar, rows, at):
-    """The peer's least time at (n, k, m)."""
+def time_of_peer(bar, rows, key):
+    """The peer's least time at the n, k and m of `key`.
+
+    That of BF16 is the one that took turns with the row, if one did.
+    """
+    if bar.peer == "cublas_bf16" and bar.column == "us_cold":
+        in_turns = number(rows[key], "bf16_us")
+        if in_turns is not None:
+            return in_turns
     times = [
         number(row, bar.column)
-        for key, row in rows.items()
-        if key.path == bar.peer
-        and (key.n, key.k, key.m) == at
-        and bar.peer_format in ("", key.format)
+        for other, row in rows.items()
+        if other.path == bar.peer
+        and (other.n, other.k, other.m) == (key.n, key.k, key.m)
+        and bar.peer_format in ("", other.format)
     ]
     return min((time for time in times if time is not None), default=None)
 
@@ -263,7 +284,7 @@ def ratios(bar, rows):
         elif bar.kind == "floors":
             own, other = number(row, "floor_us"), own
         else:
-            other = time_of_peer(bar, rows, (key.n, key.k, key.m))
+            other = time_of_peer(bar, rows, key)
             if bar.kind == "of":
                 own, other = other, own
         if own and other:

@@ -66,6 +66,14 @@ class CsvTest(unittest.TestCase):
             summary.number(next(iter(rows.values())), "us_cold"), 2
         )
 
+    def test_sustained_runs_add_to_rows_with_cold_times(self):
+        plain = row("a", 1, "2.00")
+        sustained = row("a", 1, "3.00", us_sustained="4.00")
+        for order in ((plain, sustained), (sustained, plain)):
+            (found,) = rows_of(*order).values()
+            self.assertEqual(summary.number(found, "us_cold"), 2)
+            self.assertEqual(summary.number(found, "us_sustained"), 4)
+
     def test_means_of_conditions(self):
         samples = [(1000, 500.0), None, (2000, 600.0)]
         self.assertEqual(kernel_peers.mean_condition(samples), ("1500", "550"))
@@ -173,6 +181,16 @@ class BarTest(unittest.TestCase):
             row("a", 1, "1"), row("b", 1, "3", fmt="x"), row("b", 1, "2")
         )
         self.assertEqual(list(summary.ratios(bar, rows).values()), [3])
+
+    def test_bf16_is_the_one_that_took_turns(self):
+        bar = summary.Bar("", "a", "over", "cublas_bf16")
+        rows = rows_of(
+            row("a", 1, "1", bf16_us="3"),
+            row("a", 2, "1"),
+            row("cublas_bf16", 1, "4"),
+            row("cublas_bf16", 2, "5"),
+        )
+        self.assertEqual(list(summary.ratios(bar, rows).values()), [3, 5])
 
     def test_goals_name_paths_that_are_measured(self):
         code = "".join(
