@@ -40,6 +40,7 @@ absl::StatusOr<CandidateBench> CandidateBench::Make(const SweepOptions& options,
 }
 
 double CandidateBench::Result(const Candidate& candidate, int64_t at) const {
+  if (candidate.decode != nullptr) return candidate.decode(host_.data(), at);
   switch (candidate.y_dtype) {
     case DType::kI32:
       return host_.as<int32_t>()[at];
@@ -54,8 +55,10 @@ CandidateBench::Errors CandidateBench::Check(int64_t m,
                                              const Candidate& candidate) const {
   constexpr int kRandomOutputs = 500;
   constexpr int kNanBytes = 0xff;  // a NaN as BF16 and as FP16
-  const int64_t count = m * shape_.n;
-  const int64_t bytes = count * kernels::ElementBytes(candidate.y_dtype);
+  const int64_t columns =
+      candidate.y_columns > 0 ? candidate.y_columns : shape_.n;
+  const int64_t count = m * columns;
+  const int64_t bytes = m * shape_.n * kernels::ElementBytes(candidate.y_dtype);
   NIBBLE_CUDA_CHECK(cudaMemsetAsync(y(), kNanBytes, bytes, stream()));
   candidate.enqueue({});
   NIBBLE_CUDA_CHECK(cudaMemcpyAsync(host_.data(), y(), bytes,
@@ -63,15 +66,15 @@ CandidateBench::Errors CandidateBench::Check(int64_t m,
   tools_->timer->stream().Synchronize();
   std::atomic<bool> nan = false;
   ParallelFor(m, [&](int64_t row) {
-    for (int64_t n = 0; n < shape_.n; ++n) {
-      if (std::isnan(Result(candidate, row * shape_.n + n))) nan = true;
+    for (int64_t n = 0; n < columns; ++n) {
+      if (std::isnan(Result(candidate, row * columns + n))) nan = true;
     }
   });
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   if (nan) return {kNan, kNan};
   // All of the last row and some outputs anywhere.
   std::vector<int64_t> places;
-  for (int64_t n = 0; n < shape_.n; ++n) places.push_back(count - 1 - n);
+  for (int64_t n = 0; n < columns; ++n) places.push_back(count - 1 - n);
   std::mt19937_64 random(static_cast<uint64_t>(m));
   for (int i = 0; i < kRandomOutputs; ++i) {
     places.push_back(static_cast<int64_t>(random() % count));
@@ -79,7 +82,7 @@ CandidateBench::Errors CandidateBench::Check(int64_t m,
   const auto error = [&](const Candidate::Reference& reference) {
     std::vector<double> references(places.size());
     ParallelFor(static_cast<int64_t>(places.size()), [&](int64_t i) {
-      references[i] = reference(places[i] / shape_.n, places[i] % shape_.n);
+      references[i] = reference(places[i] / columns, places[i] % columns);
     });
     ErrorSum sum;
     for (size_t i = 0; i < places.size(); ++i) {

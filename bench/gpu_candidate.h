@@ -2,6 +2,7 @@
 // ways against each other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,6 +41,10 @@ struct Candidate {
   Rotation weights = {};
   int64_t bytes = 0;  // read and written once: weights, x and y
   kernels::DType y_dtype = kernels::DType::kBF16;  // or kF16, kI32
+  int64_t y_columns = 0;  // 0: n; else y is [m, y_columns]
+  // Of y that is not numbers of y_dtype: element `at` from a copy of y's
+  // memory, all of whose bytes were 0xff before.
+  std::function<double(const std::byte* y, int64_t at)> decode = nullptr;
   bool may_overlap = true;   // enqueue heeds Turn::overlap
   bool baseline = false;     // what others are compared with
   bool behind_norm = false;  // left out where paths are run for long

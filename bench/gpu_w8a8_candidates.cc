@@ -1,13 +1,17 @@
 #include "bench/gpu_w8a8_candidates.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
 #include "bench/gpu_check.h"
+#include "kernels/activation_codes.h"
 #include "kernels/cuda/linear/w8a8.h"
 #include "kernels/cuda/linear/w8a8_plan.h"
 #include "kernels/reference/minifloat.h"
@@ -23,6 +27,7 @@ using kernels::cuda::W8Args;
 using kernels::cuda::W8Config;
 using kernels::cuda::W8Kind;
 using kernels::cuda::W8PackedRow;
+using kernels::cuda::W8Result;
 using kernels::cuda::W8Scaling;
 using kernels::reference::CodedMatrix;
 using kernels::reference::CodeType;
@@ -230,6 +235,7 @@ void W8a8Candidates::AddOurs(const W8a8Path& path, int64_t m,
   const size_t fastest = AddFastest(ways, to);
   AddBehindNorm(path, m, specs[fastest], ways[fastest], to);
   if (options_.portable) AddPortable(path, m, to);
+  AddSiluMul(path, m, to);
 }
 
 void W8a8Candidates::AddPortable(const W8a8Path& path, int64_t m,
@@ -242,6 +248,72 @@ void W8a8Candidates::AddPortable(const W8a8Path& path, int64_t m,
     ways.back().path = absl::StrCat(path.name, "_mma");
   }
   AddFastest(ways, to);
+}
+
+Candidate W8a8Candidates::SiluMul(const W8a8Path& path, int64_t m,
+                                  const LaunchSpec& spec,
+                                  bool quantized) const {
+  constexpr int64_t kBlock = kernels::kScaleBlock;
+  const int64_t f = shape_.n / 2;
+  const int64_t pitch = kernels::BlockScalePitch(m);
+  const int64_t scales_at = m * f;  // behind the codes
+  Candidate candidate = OfCodes(path, m, true);
+  candidate.path = absl::StrCat(path.name, quantized ? "_silu_quant" : "_silu");
+  candidate.choice = spec.ToString();
+  candidate.y_columns = f;
+  candidate.bytes = candidate.weights.bytes + m * shape_.k +
+                    (quantized ? m * f + f / kBlock * m * 4 : 2 * m * f);
+  candidate.reference = [product = candidate.reference](int64_t row,
+                                                        int64_t column) {
+    const int64_t at = column / kBlock * 2 * kBlock + column % kBlock;
+    const double gate = product(row, at);
+    return gate / (1 + std::exp(-gate)) * product(row, at + kBlock);
+  };
+  if (quantized) {
+    candidate.max_error = kMaxFp8QuantError;
+    candidate.decode = [f, pitch, scales_at](const std::byte* y, int64_t at) {
+      float scale;
+      std::memcpy(&scale,
+                  y + scales_at + (at % f / kBlock * pitch + at / f) * 4, 4);
+      return scale *
+             kernels::reference::E4m3ToFloat(std::to_integer<uint8_t>(y[at]));
+    };
+  }
+  candidate.enqueue = [this, path, m, spec, quantized, f, pitch,
+                       scales_at](Turn turn) {
+    W8Args args = Operands(path).Args(path.kind, path.scaling, m, turn.node);
+    auto* const y = static_cast<std::byte*>(bench_.y());
+    args.y = y;
+    args.ldy = f;
+    args.silu_mul = {
+        .f = f,
+        .result = quantized ? W8Result::kE4m3Block : W8Result::kNumbers,
+        .scales = reinterpret_cast<float*>(y + scales_at),
+        .scales_pitch = pitch};
+    LaunchW8(args, spec, *tools_.device, tools_.timer->stream().get(),
+             {.overlap = turn.overlap});
+  };
+  return candidate;
+}
+
+void W8a8Candidates::AddSiluMul(const W8a8Path& path, int64_t m,
+                                std::vector<Candidate>& to) const {
+  if (path.scaling != W8Scaling::kBlock) return;
+  if (shape_.n % (2 * kernels::cuda::kW8GateUpUnit) != 0) return;
+  const std::vector<LaunchSpec> specs =
+      W8SiluMulCandidates({path.kind, m, shape_.n, shape_.k}, *tools_.device);
+  const bool all = options_.check_only || options_.every;
+  for (const bool quantized : {false, true}) {
+    std::vector<Candidate> ways;
+    for (const LaunchSpec& spec : specs) {
+      ways.push_back(SiluMul(path, m, spec, quantized));
+    }
+    if (ways.empty() || !options_.Wants(ways[0].path)) continue;
+    const size_t fastest = all ? 0 : bench_.Fastest(ways);
+    for (size_t i = 0; i < ways.size(); ++i) {
+      if (all || i == fastest) to.push_back(ways[i]);
+    }
+  }
 }
 
 void W8a8Candidates::AddPeer(const W8a8Path& path, int64_t m,

@@ -30,6 +30,9 @@ struct W8a8Path {
 //   NAME_unfused  RMSNorm to BF16, quantization of that, the multiplication
 //   NAME_norm     RMSNorm to BF16, the multiplication of codes made before:
 //                 what NAME_quant would take if quantizing were free
+// and of w8a8_fp8_block, where n is one of gate/up weights,
+//   NAME_silu        silu(gate) * up in BF16, f = n / 2
+//   NAME_silu_quant  the same as E4M3 codes with a scale for 1 x 128
 // and of cuBLASLt on BF16 itself and _norm. Launches overlap where ours follow
 // each other.
 class W8a8Candidates final {
@@ -62,6 +65,10 @@ class W8a8Candidates final {
   // check_only all of them. There must be one.
   size_t AddFastest(const std::vector<Candidate>& ways,
                     std::vector<Candidate>& to) const;
+  void AddSiluMul(const W8a8Path& path, int64_t m,
+                  std::vector<Candidate>& to) const;
+  Candidate SiluMul(const W8a8Path& path, int64_t m,
+                    const kernels::LaunchSpec& spec, bool quantized) const;
   // What `path` computes from codes made before, without a way to do it.
   Candidate OfCodes(const W8a8Path& path, int64_t m, bool packed) const;
   Candidate Ours(const W8a8Path& path, int64_t m,

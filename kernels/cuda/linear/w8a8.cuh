@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/linear/cluster.cuh"
 #include "kernels/cuda/linear/w8a8_load.cuh"
+#include "kernels/cuda/linear/w8a8_silu_mul.cuh"
 #include "kernels/cuda/linear/w8a8_store.cuh"
 #include "kernels/cuda/linear/wgmma_8bit.cuh"
 
@@ -328,7 +329,11 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
     if constexpr (T::kKind == W8Kind::kInt8 || T::kGroupScales) {
       if (p.x_zeros != nullptr) SubtractZeros<T>(p, rows, vectors, sums);
     }
-    StorePart<T>(p, rows, vectors, place.column + column0, sums);
+    if constexpr (T::kSiluMul) {
+      StoreSiluMul<T>(p, rows, vectors, place.column + column0, sums);
+    } else {
+      StorePart<T>(p, rows, vectors, place.column + column0, sums);
+    }
   }
 }
 

@@ -78,6 +78,29 @@ struct W8Activations {
   const int32_t* zeros = nullptr;  // [m], each in [-128, 127], or null; INT8
 };
 
+// How silu(gate) * up is stored (activation_codes.h).
+enum class W8Result : uint8_t {
+  kNumbers,     // of y_dtype
+  kInt8Tensor,  // INT8 codes, one scale, which is given
+  kE4m3Tensor,  // E4M3 codes, one scale, which is given
+  kE4m3Block,   // E4M3 codes, a scale for 1 x 128, which is computed
+};
+
+// With gate/up weights y[m, i] = silu(gate i) * (up i), i < f, of sums and
+// scales in FP32. Scales of tokens are not computed: they need whole rows,
+// which no CTA has (LaunchQuantize makes them). By value.
+struct W8SiluMul {
+  int64_t f = 0;  // 0: these are no gate/up weights, y is what is multiplied
+  W8Result result = W8Result::kNumbers;
+  // Read: [1]. kE4m3Block writes [ceil(f / 128), scales_pitch].
+  float* scales = nullptr;
+  int64_t scales_pitch = 0;  // kE4m3Block: >= m, a multiple of 4
+  // Given scales: a float in memory that becomes the greatest |result| if that
+  // is greater (NaN counts as greatest), or null. INT8 codes cannot be NaN, so
+  // kInt8Tensor must have it; numbers that are not finite get codes of zero.
+  float* greatest = nullptr;
+};
+
 // One multiplication. All pointers are device memory, borrowed for the launch.
 struct W8Args {
   W8Kind kind = W8Kind::kInt8;
@@ -91,6 +114,11 @@ struct W8Args {
   // [m, n] of y_dtype, added last, or null; may be y itself.
   const void* residual = nullptr;
   int64_t ld_residual = 0;  // elements
+  // y is then [m, f], W (w.n = W8GateUpRows(f)), its scales and bias in the
+  // order of InterleaveGateUp, and there is no residual. Codes: y is 16-byte
+  // aligned, ldy a multiple of 16, and bytes from f to the next multiple of 16
+  // become zeros.
+  W8SiluMul silu_mul = {};
 };
 
 // What decides how a multiplication may be run. By value.
@@ -121,6 +149,12 @@ std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
 // Whether `spec` can run this problem on `device`.
 bool W8Feasible(const W8Problem& problem, const LaunchSpec& spec,
                 const DeviceInfo& device);
+
+// The same of gate/up weights (W8SiluMul); n of the problem is w.n.
+std::vector<LaunchSpec> W8SiluMulCandidates(const W8Problem& problem,
+                                            const DeviceInfo& device);
+bool W8SiluMulFeasible(const W8Problem& problem, const LaunchSpec& spec,
+                       const DeviceInfo& device);
 
 struct W8LaunchOptions {
   // Programmatic dependent launch: the kernel may start, and ask for weights,

@@ -25,6 +25,23 @@ void CheckCodes(const void* codes, int64_t k, int64_t pitch) {
   NIBBLE_CHECK_EQ(pitch % kW8PitchBytes, 0);
 }
 
+void CheckSiluMul(const W8Args& args) {
+  const W8SiluMul& silu_mul = args.silu_mul;
+  NIBBLE_CHECK_EQ(args.w.n, W8GateUpRows(silu_mul.f));
+  NIBBLE_CHECK_GE(args.ldy, silu_mul.f);
+  NIBBLE_CHECK(args.residual == nullptr);
+  if (silu_mul.result == W8Result::kNumbers) return;
+  NIBBLE_CHECK(IsAligned(args.y, kW8PitchBytes));
+  NIBBLE_CHECK_EQ(args.ldy % kW8PitchBytes, 0);
+  NIBBLE_CHECK(silu_mul.scales != nullptr);
+  if (silu_mul.result == W8Result::kE4m3Block) {
+    NIBBLE_CHECK_GE(silu_mul.scales_pitch, args.m);
+    NIBBLE_CHECK_EQ(silu_mul.scales_pitch % 4, 0);
+  }
+  NIBBLE_CHECK(silu_mul.result != W8Result::kInt8Tensor ||
+               silu_mul.greatest != nullptr);
+}
+
 void CheckArgs(const W8Args& args) {
   NIBBLE_CHECK_GE(args.w.n, 1);
   NIBBLE_CHECK_GE(args.w.k, 1);
@@ -56,7 +73,11 @@ void CheckArgs(const W8Args& args) {
     }
   }
   NIBBLE_CHECK(args.y != nullptr);
-  NIBBLE_CHECK_GE(args.ldy, args.w.n);
+  if (args.silu_mul.f > 0) {
+    CheckSiluMul(args);
+  } else {
+    NIBBLE_CHECK_GE(args.ldy, args.w.n);
+  }
   NIBBLE_CHECK(args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16 ||
                args.y_dtype == DType::kF32);
   if (args.residual != nullptr) NIBBLE_CHECK_GE(args.ld_residual, args.w.n);
@@ -93,6 +114,7 @@ void PointAt(const W8Args& args, W8Params& params) {
   params.y = args.y;
   params.ldy = args.ldy;
   params.ld_residual = args.ld_residual;
+  params.silu_mul = args.silu_mul;
   params.y_dtype = args.y_dtype;
   params.wide = IsWide(args.y, args.ldy, args.y_dtype) &&
                 (args.residual == nullptr ||
@@ -149,7 +171,8 @@ void LaunchW8(const W8Args& args, const LaunchSpec& spec,
   NIBBLE_CHECK_GE(args.m, 0);
   if (args.m == 0) return;
   CheckArgs(args);
-  const auto config = ParseW8Spec(args.kind, spec);
+  const auto config = args.silu_mul.f > 0 ? ParseW8SiluMulSpec(args.kind, spec)
+                                          : ParseW8Spec(args.kind, spec);
   if (!config.has_value()) {
     RefuseSpec({args.kind, args.m, args.w.n, args.w.k}, spec, device);
   }

@@ -26,6 +26,15 @@ constexpr int64_t W8PackedRow(int64_t row) {
   return row - in_group + in_group % 8 / 2 * 8 + in_group / 8 * 2 + row % 2;
 }
 
+// Gate/up weights: so many rows of gate, then as many of up, and so on, each
+// padded to whole units with rows of zeros. A thread of a part of two units has
+// the gate and the up of the same eights of outputs, which make up a block of
+// 128 that may share a scale, and so may the 128 rows of a block of W.
+inline constexpr int64_t kW8GateUpUnit = 128;
+constexpr int64_t W8GateUpRows(int64_t f) {
+  return 2 * RoundUp(f, kW8GateUpUnit);
+}
+
 constexpr int64_t W8PackedRows(int64_t n) { return RoundUp(n, kW8RowGroup); }
 constexpr int64_t W8Pitch(int64_t k) { return RoundUp(k, kW8PitchBytes); }
 

@@ -2,14 +2,36 @@
 // host.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/check.h"
+#include "base/checked_math.h"
 #include "kernels/cuda/linear/w8a8.h"
 
 namespace nibble::kernels::cuda {
+
+// The order of gate/up weights (kW8GateUpUnit): `rows` is gate [f, width] above
+// up [f, width], the result [2 * (f rounded up to units), width]. With the
+// default unit for rows of codes, scales of rows or groups and bias; with 1 for
+// scales of blocks, f then counting rows of blocks.
+template <typename T>
+std::vector<T> InterleaveGateUp(std::span<const T> rows, int64_t f,
+                                int64_t width, int64_t unit = kW8GateUpUnit) {
+  NIBBLE_CHECK_EQ(static_cast<int64_t>(rows.size()), 2 * f * width);
+  std::vector<T> interleaved(static_cast<size_t>(2 * RoundUp(f, unit) * width));
+  for (int64_t row = 0; row < f; ++row) {
+    const int64_t to = row / unit * 2 * unit + row % unit;
+    for (const int64_t up : {0, 1}) {
+      std::copy_n(rows.data() + (up * f + row) * width, width,
+                  interleaved.data() + (to + up * unit) * width);
+    }
+  }
+  return interleaved;
+}
 
 // W[n, k] as the kernels read it (W8Weights). Owned by whoever packed it.
 struct PackedW8 {

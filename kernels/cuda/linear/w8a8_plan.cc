@@ -17,6 +17,7 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr std::string_view kKernelPrefix = "w8a8_";
+constexpr char kSiluMulSuffix[] = "_silu_mul";
 constexpr int kClusters[] = {1, 2, 4};
 // Rows of x that CTAs walk over before they go to the next columns, so that
 // what they share stays in L2: 1,024 to 4,096 are equally fast on an H200.
@@ -213,6 +214,25 @@ std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec) {
   return std::nullopt;
 }
 
+LaunchSpec W8SiluMulSpec(W8Kind kind, const W8Config& config) {
+  LaunchSpec spec = W8Spec(kind, config);
+  spec.kernel += kSiluMulSuffix;
+  return spec;
+}
+
+std::optional<W8Config> ParseW8SiluMulSpec(W8Kind kind,
+                                           const LaunchSpec& spec) {
+  for (const W8Tile& tile : kW8SiluMulTiles) {
+    for (const int cluster : kClusters) {
+      const W8Config config{tile, cluster};
+      if (cluster <= tile.MaxCluster() && W8SiluMulSpec(kind, config) == spec) {
+        return config;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
                                const DeviceInfo& device, int clusters) {
   if (!InRange(problem, config, device) || clusters < 1) return std::nullopt;
@@ -336,6 +356,23 @@ absl::Status CheckW8Device(W8Kind kind, const DeviceInfo& device) {
                      " multiplications on ", device.ToString()));
   }
   return absl::OkStatus();
+}
+
+std::vector<LaunchSpec> W8SiluMulCandidates(const W8Problem& problem,
+                                            const DeviceInfo& device) {
+  std::vector<LaunchSpec> specs;
+  if (!W8WgmmaIsCompiled()) return specs;
+  for (const W8Config& config : W8Configs(problem, device, kW8SiluMulTiles)) {
+    specs.push_back(W8SiluMulSpec(problem.kind, config));
+  }
+  return specs;
+}
+
+bool W8SiluMulFeasible(const W8Problem& problem, const LaunchSpec& spec,
+                       const DeviceInfo& device) {
+  const auto config = ParseW8SiluMulSpec(problem.kind, spec);
+  return W8WgmmaIsCompiled() && config.has_value() &&
+         PlanW8(problem, *config, device).has_value();
 }
 
 }  // namespace nibble::kernels::cuda

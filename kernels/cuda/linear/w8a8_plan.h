@@ -98,6 +98,12 @@ inline constexpr W8Tile kW8MmaTiles[] = {
     {16, 32, W8Schedule::kMma},
 };
 
+// Those of gate/up weights, of any kind: a part has two units.
+inline constexpr W8Tile kW8SiluMulTiles[] = {
+    {128, 256, W8Schedule::kRows},
+    {64, 256, W8Schedule::kSingle},
+};
+
 inline constexpr int kW8WarpgroupThreads = 128;
 inline constexpr int kW8MaxStages = 16;
 // Shared memory of a CTA on compute capability 9.0.
@@ -155,7 +161,6 @@ struct W8Params {
   void* y;
   int64_t ldy, ld_residual;        // elements
   int64_t x_scales_pitch;          // kE4m3Block
-  int64_t w_scales_pitch;          // kInt8Group
   int x_scale_step, w_scale_step;  // 0: one scale for all
   DType y_dtype;
   bool wide;   // eights of outputs, and of the residual, are aligned
@@ -170,6 +175,8 @@ struct W8Params {
   int row_items, column_items, raster;
   FastDivide by_raster_items;     // raster * column_items
   FastDivide by_raster, by_last;  // rows of items in a raster, in the last one
+  int64_t w_scales_pitch;         // kInt8Group
+  W8SiluMul silu_mul;             // of gate/up weights
 };
 
 // Where the codes are, for kMma tiles; Hopper has tensor maps. By value.
@@ -211,6 +218,10 @@ struct W8Config {
 // kernel or a tile that is not compiled.
 LaunchSpec W8Spec(W8Kind kind, const W8Config& config);
 std::optional<W8Config> ParseW8Spec(W8Kind kind, const LaunchSpec& spec);
+
+// The same of gate/up weights.
+LaunchSpec W8SiluMulSpec(W8Kind kind, const W8Config& config);
+std::optional<W8Config> ParseW8SiluMulSpec(W8Kind kind, const LaunchSpec& spec);
 
 // A launch but for the pointers and what is said of them. By value.
 struct W8Launch {

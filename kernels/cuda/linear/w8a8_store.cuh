@@ -163,16 +163,16 @@ __device__ __forceinline__ void StoreOne(DType dtype, char* y,
   }
 }
 
-// Eight neighbours in a row of y from `column` on, which may end early.
+// Eight neighbours in a row of y from `column` on, which ends at column `end`.
 __device__ __forceinline__ void StoreEight(const W8Params& p, int64_t row,
-                                           int column, float (&v)[8]) {
+                                           int column, int end, float (&v)[8]) {
   const int size = p.y_dtype == DType::kF32 ? 4 : 2;
   char* const y = static_cast<char*>(p.y) + (row * p.ldy + column) * size;
   const char* const residual = p.residual == nullptr
                                    ? nullptr
                                    : static_cast<const char*>(p.residual) +
                                          (row * p.ld_residual + column) * size;
-  if (p.wide && column + 8 <= p.n) {
+  if (p.wide && column + 8 <= end) {
     if (p.y_dtype == DType::kBF16) {
       StoreEight16<__nv_bfloat162>(y, residual, v);
     } else if (p.y_dtype == DType::kF16) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void StoreEight(const W8Params& p, int64_t row,
     }
     return;
   }
-  const int columns = min(8, p.n - column);
+  const int columns = min(8, end - column);
 #pragma unroll 1
   for (int i = 0; i < columns; ++i) {
     // An index known only here would send v to memory.
@@ -341,7 +341,7 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
         if (row >= p.m) continue;
         float v[8];
         Finish<T>(vectors, group, rows.scales[i][half], half, sums[i], v);
-        StoreEight(p, row, column, v);
+        StoreEight(p, row, column, p.n, v);
       }
     }
   }

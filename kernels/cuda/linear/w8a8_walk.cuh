@@ -15,9 +15,10 @@ namespace nibble::kernels::cuda {
 // Barrier of BarrierOf: 0 is the CTA's, from here on one a warpgroup.
 inline constexpr int kW8WarpgroupBarrier = 1;
 
-// A kind and a tile as a type.
-template <W8Kind kKindOf, W8Tile kTileOf>
+// A kind and a tile as a type; of gate/up weights or of others.
+template <W8Kind kKindOf, W8Tile kTileOf, bool kSiluMulOf = false>
 struct W8Kernel {
+  static constexpr bool kSiluMul = kSiluMulOf;
   static constexpr W8Kind kKind = kKindOf;
   static constexpr W8Tile kTile = kTileOf;
   static constexpr W8Shared kShared = LayOutW8(kKind, kTile);

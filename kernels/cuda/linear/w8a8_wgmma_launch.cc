@@ -26,7 +26,9 @@ bool W8WgmmaIsCompiled() { return true; }
 void LaunchW8Wgmma(const W8Args& args, W8Config config,
                    const DeviceInfo& device, CUstream_st* stream,
                    const W8LaunchOptions& options) {
-  const void* kernel = W8KernelOf(args.kind, config.tile);
+  const void* kernel = args.silu_mul.f > 0
+                           ? W8SiluMulKernelOf(args.kind, config.tile)
+                           : W8KernelOf(args.kind, config.tile);
   PrepareKernel(kernel, device.index);
   int clusters = device.multiprocessors;
   if (config.cluster > 1) {

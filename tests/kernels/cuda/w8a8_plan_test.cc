@@ -119,6 +119,53 @@ TEST(PackW8Groups, TurnsScalesAndSumsCodesTimesThem) {
   }
 }
 
+TEST(InterleaveGateUp, TakesUnitsOfGateAndUpInTurn) {
+  constexpr int64_t kF = 3, kWidth = 2, kUnit = 2;
+  const std::vector<int> rows = {1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 15, 16};
+  EXPECT_EQ(InterleaveGateUp<int>(rows, kF, kWidth, kUnit),
+            (std::vector<int>{1, 2, 3, 4, 11, 12, 13, 14,  //
+                              5, 6, 0, 0, 15, 16, 0, 0}));
+  EXPECT_EQ(InterleaveGateUp<int>(rows, kF, kWidth, 1),
+            (std::vector<int>{1, 2, 11, 12, 3, 4, 13, 14, 5, 6, 15, 16}));
+  EXPECT_EQ(W8GateUpRows(1), 256);
+  EXPECT_EQ(W8GateUpRows(128), 256);
+  EXPECT_EQ(W8GateUpRows(129), 512);
+}
+
+TEST(W8SiluMulSpec, PrintsAndParsesEveryConfig) {
+  for (const W8Kind kind : kW8Kinds) {
+    for (const W8Tile& tile : kW8SiluMulTiles) {
+      for (int cluster = 1; cluster <= tile.MaxCluster(); cluster *= 2) {
+        const LaunchSpec spec = W8SiluMulSpec(kind, {tile, cluster});
+        const auto read = LaunchSpec::Parse(spec.ToString());
+        ASSERT_TRUE(read.ok()) << read.status();
+        const auto back = ParseW8SiluMulSpec(kind, *read);
+        ASSERT_TRUE(back.has_value()) << spec.ToString();
+        EXPECT_EQ(back->tile, tile);
+        EXPECT_EQ(back->cluster, cluster);
+        EXPECT_FALSE(ParseW8Spec(kind, spec).has_value()) << spec.ToString();
+      }
+    }
+  }
+  EXPECT_EQ(
+      W8SiluMulSpec(W8Kind::kE4m3Block, {kW8SiluMulTiles[0], 2}).ToString(),
+      "wide:w8a8_e4m3_block_silu_mul tile=128x256 variant=rows_c2");
+}
+
+TEST(W8SiluMulCandidates, AreFeasibleWhereTheyAreCompiled) {
+  for (const W8Kind kind : kW8Kinds) {
+    for (const int64_t m : kRows) {
+      const W8Problem problem{kind, m, W8GateUpRows(14'336), 4'096};
+      const auto specs = W8SiluMulCandidates(problem, Hopper());
+      EXPECT_EQ(specs.empty(), !W8IsCompiled()) << problem.ToString();
+      for (const LaunchSpec& spec : specs) {
+        EXPECT_TRUE(W8SiluMulFeasible(problem, spec, Hopper()));
+        EXPECT_FALSE(W8Feasible(problem, spec, Hopper()));
+      }
+    }
+  }
+}
+
 TEST(W8Spec, PrintsAndParsesEveryConfig) {
   std::set<std::string> texts;
   for (const W8Kind kind : kW8Kinds) {
