@@ -150,7 +150,8 @@ std::vector<LaunchSpec> W8Candidates(const W8Problem& problem,
 bool W8Feasible(const W8Problem& problem, const LaunchSpec& spec,
                 const DeviceInfo& device);
 
-// The same of gate/up weights (W8SiluMul); n of the problem is w.n.
+// The same of gate/up weights (W8SiluMul), for Hopper only; n of the problem is
+// w.n.
 std::vector<LaunchSpec> W8SiluMulCandidates(const W8Problem& problem,
                                             const DeviceInfo& device);
 bool W8SiluMulFeasible(const W8Problem& problem, const LaunchSpec& spec,

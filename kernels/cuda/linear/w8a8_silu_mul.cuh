@@ -175,6 +175,15 @@ __device__ __forceinline__ void StoreSiluMul(const W8Params& p,
         StoreSiluMulCodes(p, row, first, v, greatest);
         continue;
       }
+      if (p.plain && column0 / 2 + static_cast<int>(kW8GateUpUnit) <= f) {
+        auto* const y = static_cast<__nv_bfloat16*>(p.y) + row * p.ldy + first;
+#pragma unroll
+        for (int eight = 0; eight < kSiluMulEights; ++eight) {
+          StoreGlobal16If(row < p.m, y + eight * 32,
+                          PackEight<__nv_bfloat162>(v[eight]));
+        }
+        continue;
+      }
 #pragma unroll
       for (int eight = 0; eight < kSiluMulEights; ++eight) {
         const int column = first + eight * 32;

@@ -157,7 +157,7 @@ TEST(W8SiluMulCandidates, AreFeasibleWhereTheyAreCompiled) {
     for (const int64_t m : kRows) {
       const W8Problem problem{kind, m, W8GateUpRows(14'336), 4'096};
       const auto specs = W8SiluMulCandidates(problem, Hopper());
-      EXPECT_EQ(specs.empty(), !W8IsCompiled()) << problem.ToString();
+      EXPECT_EQ(specs.empty(), !W8WgmmaIsCompiled()) << problem.ToString();
       for (const LaunchSpec& spec : specs) {
         EXPECT_TRUE(W8SiluMulFeasible(problem, spec, Hopper()));
         EXPECT_FALSE(W8Feasible(problem, spec, Hopper()));
