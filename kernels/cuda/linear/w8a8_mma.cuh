@@ -28,11 +28,11 @@ struct W8MmaKernel {
   static constexpr W8Kind kKind = kKindOf;
   static constexpr W8Tile kTile = kTileOf;
   static_assert(kTile.schedule == W8Schedule::kMma);
-  static constexpr W8Shared kShared = LayOutW8Mma(kTile);
+  static constexpr W8Shared kShared = LayOutW8Mma(kKind, kTile);
   static constexpr int kStages = kShared.stages;
   static constexpr int kXBytes = kTile.rows * static_cast<int>(kW8BlockK);
   static constexpr int kPartThreads = 32;
-  static constexpr int kThreads = kTile.Warps() * kPartThreads;
+  static constexpr int kThreads = kTile.CtaWarps() * kPartThreads;
 
   static constexpr bool kBlockScales = kKind == W8Kind::kE4m3Block;
   static constexpr bool kGroupScales = kKind == W8Kind::kInt8Group;
@@ -62,11 +62,12 @@ class W8MmaLoader {
   __device__ __forceinline__ W8MmaLoader(const W8Params& p,
                                          const W8Codes& codes,
                                          const W8Place& place, char* shared)
-      : codes_(codes) {
+      : p_(p), codes_(codes), place_(place) {
     const int piece = static_cast<int>(threadIdx.x) % kPieces;
     row_ = static_cast<int>(threadIdx.x) / kPieces;
     k_ = piece * kW8Piece;
     shared_ = SharedAddress(shared) + row_ * kW8Step;
+    scales_ = SharedAddress(shared) + T::kShared.scales_at;
     x_rows_ = p.m - place.row - row_;
     w_rows_ = codes.w_rows - place.column - row_;
     x_ = codes.x + (int64_t{place.row} + row_) * codes.x_pitch + k_;
@@ -81,6 +82,16 @@ class W8MmaLoader {
     Load<T::kTile.columns>(
         block, w_, codes_.w_pitch, w_rows_,
         shared_ + stage * T::kShared.stage_bytes + T::kXBytes);
+  }
+  // Of the step's rows of x or columns of W.
+  __device__ __forceinline__ void LoadScales(int block, int stage) const {
+    if constexpr (T::kBlockScales) {
+      CopyScales<T::kTile.rows>(block, stage, p_.x_scales, p_.x_scales_pitch,
+                                place_.row);
+    } else if constexpr (T::kGroupScales) {
+      CopyScales<T::kTile.columns>(block, stage, p_.w_scales, p_.w_scales_pitch,
+                                   place_.column);
+    }
   }
 
  private:
@@ -104,9 +115,26 @@ class W8MmaLoader {
     }
   }
 
+  // scales[block][first ... first + kCount - 1], of which those at `pitch` and
+  // beyond do not exist; 16 bytes a thread.
+  template <int kCount>
+  __device__ __forceinline__ void CopyScales(int block, int stage,
+                                             const float* scales, int64_t pitch,
+                                             int first) const {
+    static_assert(kCount <= 4 * T::kThreads);
+    const int at = static_cast<int>(threadIdx.x) * 4;
+    if (at >= kCount) return;
+    const bool there = first + at < pitch && block < p_.k_blocks;
+    CopyAsync16Of(there ? kW8Piece : 0, scales_ + (stage * kCount + at) * 4,
+                  scales + block * pitch + first + at);
+  }
+
+  const W8Params& p_;
   const W8Codes& codes_;
+  const W8Place& place_;
   const char *x_, *w_;   // the thread's piece of its first row
   uint32_t shared_;      // that row in stage 0
+  uint32_t scales_;      // of stage 0
   int row_, k_;          // in the tile, in a step
   int x_rows_, w_rows_;  // from that row on
 };
@@ -119,33 +147,23 @@ struct W8StepScales {
   float x[T::kRowParts][2];
   float w[8];
 
-  __device__ __forceinline__ void Fetch(const W8Params& p,
-                                        const W8Rows<T>& rows, int column0,
-                                        int block) {
+  // From the scales of a stage, shared memory; w_block: kE4m3Block.
+  __device__ __forceinline__ W8StepScales(const float* shared, float w_block,
+                                          int row0, int column0) {
+    const int lane = threadIdx.x % 32;
     if constexpr (T::kBlockScales) {
-      // Beyond the last column the scale of any columns will do.
-      const int w_row = min(column0, p.n - 1) / static_cast<int>(kW8BlockN);
-      w[0] = __ldg(p.w_scales + int64_t{w_row} * p.k_blocks + block);
 #pragma unroll
       for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int row = min(rows.At(i, half), p.m - 1);
-          x[i][half] = __ldcg(p.x_scales + block * p.x_scales_pitch + row);
+          x[i][half] =
+              __fmul_rn(shared[row0 + lane / 4 + i * 16 + half * 8], w_block);
         }
       }
     } else if constexpr (T::kGroupScales) {
-      const int first = column0 + static_cast<int>(threadIdx.x) % 4 * 8;
+      const float* const at = shared + column0 + lane % 4 * 8;
 #pragma unroll
-      for (int four = 0; four < 8; four += 4) {
-        const int column = first + four;
-        const uint4 bits = LoadGlobal16If(
-            column < p.n, p.w_scales + block * p.w_scales_pitch + column);
-        w[four] = __uint_as_float(bits.x);
-        w[four + 1] = __uint_as_float(bits.y);
-        w[four + 2] = __uint_as_float(bits.z);
-        w[four + 3] = __uint_as_float(bits.w);
-      }
+      for (int i = 0; i < 8; ++i) w[i] = at[i];
     }
   }
 
@@ -154,8 +172,7 @@ struct W8StepScales {
   __device__ __forceinline__ float Add(float sum, uint32_t step, int row_part,
                                        int tile, int e) const {
     if constexpr (T::kBlockScales) {
-      const float scale = __fmul_rn(x[row_part][e / 2], w[0]);
-      return __fmaf_rn(__uint_as_float(step), scale, sum);
+      return __fmaf_rn(__uint_as_float(step), x[row_part][e / 2], sum);
     } else if constexpr (T::kGroupScales) {
       return __fmaf_rn(__int2float_rn(static_cast<int>(step)),
                        w[2 * tile + e % 2], sum);
@@ -242,17 +259,28 @@ __device__ __forceinline__ void MultiplyStep(const W8MmaOperands<T>& operands,
   }
 }
 
+// The scale of W of a step of a tile; kE4m3Block.
+template <typename T>
+__device__ __forceinline__ float BlockScale(const W8Params& p,
+                                            const W8Place& place, int block) {
+  if constexpr (!T::kBlockScales) return 1;
+  const int row = place.column / static_cast<int>(kW8BlockN);
+  return __ldg(p.w_scales + int64_t{row} * p.k_blocks +
+               min(block, p.k_blocks - 1));
+}
+
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads)
     W8a8Mma(const __grid_constant__ W8Params p,
             const __grid_constant__ W8Codes codes) {
   extern __shared__ __align__(1024) char shared[];
   constexpr int kAhead = T::kStages - 1;  // steps asked for before their turn
+  constexpr int kAcross = T::kTile.columns / T::kTile.PartColumns();
   LetDependentsStart();
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  constexpr int kAcross = T::kTile.columns / T::kTile.PartColumns();
   const int row0 = warp / kAcross * T::kTile.PartRows();
   const int column0 = warp % kAcross * T::kTile.PartColumns();
+  const bool multiplies = warp < T::kTile.Warps();
   const W8Place place =
       PlaceW8(p, T::kTile, static_cast<int>(blockIdx.x), /*rank=*/0);
 
@@ -261,17 +289,22 @@ __global__ void __launch_bounds__(T::kThreads)
 #pragma unroll
   for (int block = 0; block < kAhead; ++block) loader.LoadW(block, block);
   WaitForDependency();
-  const W8Vectors<T> vectors(shared, warp);
-  vectors.Fetch(p, place.column + column0);
+  // Warps below each other share them.
+  const W8Vectors<T> vectors(shared, warp % kAcross);
+  if (warp < kAcross) vectors.Fetch(p, place.column + column0);
 #pragma unroll
   for (int block = 0; block < kAhead; ++block) {
     loader.LoadX(block, block);
+    loader.LoadScales(block, block);
     CommitCopies();
   }
   const W8Rows<T> rows(p, place.row + row0);
   const W8MmaOperands<T> operands(shared, row0, column0);
-  W8StepScales<T> next_scales = {};
-  next_scales.Fetch(p, rows, place.column + column0, 0);
+  const auto* const scales =
+      reinterpret_cast<const float*>(shared + T::kShared.scales_at);
+  constexpr int kStageScales =
+      T::kBlockScales ? T::kTile.rows : T::kTile.columns;
+  float next_scale = BlockScale<T>(p, place, 0);
   typename T::Sums sums = {};
   int stage = 0, free_stage = kAhead;
 #pragma unroll 1
@@ -282,15 +315,20 @@ __global__ void __launch_bounds__(T::kThreads)
     if (block + kAhead < p.k_blocks) {
       loader.LoadX(block + kAhead, free_stage);
       loader.LoadW(block + kAhead, free_stage);
+      loader.LoadScales(block + kAhead, free_stage);
     }
     CommitCopies();
-    const W8StepScales<T> scales = next_scales;
-    next_scales.Fetch(p, rows, place.column + column0,
-                      min(block + 1, p.k_blocks - 1));
-    MultiplyStep<T>(operands, stage, scales, sums);
+    const float w_scale = next_scale;
+    next_scale = BlockScale<T>(p, place, block + 1);
+    if (multiplies) {
+      const W8StepScales<T> step_scales(scales + stage * kStageScales, w_scale,
+                                        row0, column0);
+      MultiplyStep<T>(operands, stage, step_scales, sums);
+    }
     free_stage = stage;
     if (++stage == T::kStages) stage = 0;
   }
+  if (!multiplies) return;
   if constexpr (T::kKind == W8Kind::kInt8 || T::kGroupScales) {
     if (p.x_zeros != nullptr) SubtractZeros<T>(p, rows, vectors, sums);
   }

@@ -269,7 +269,7 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
 
   if (tile.schedule == W8Schedule::kMma) {
     launch.ctas = static_cast<int>(row_items * column_items);
-    launch.threads = tile.Warps() * kWarpThreads;
+    launch.threads = tile.CtaWarps() * kWarpThreads;
   } else {
     launch.ctas = static_cast<int>(
                       std::min<int64_t>(row_items * column_items, clusters)) *

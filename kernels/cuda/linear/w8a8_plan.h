@@ -54,10 +54,12 @@ struct W8Tile {
     if (schedule == W8Schedule::kMma) return static_cast<int>(kW8RowGroup);
     return schedule == W8Schedule::kColumns ? columns / 2 : columns;
   }
-  // Warps that share the tile; kMma.
+  // Warps that share the tile, and all of a CTA: one or two alone do not ask
+  // for memory fast enough; kMma.
   constexpr int Warps() const {
     return rows / PartRows() * (columns / PartColumns());
   }
+  constexpr int CtaWarps() const { return Warps() < 4 ? 4 : Warps(); }
 };
 
 // The tiles compiled for a kind on Hopper (inst/). Sums promoted to FP32 want
@@ -113,25 +115,29 @@ inline constexpr int kW8SharedBytes = 227 << 10;
 struct W8Shared {
   int stages;  // of x, [rows][128], and W, [columns][128] behind it
   int stage_bytes;
-  // kE4m3Block: float [stages][rows], of x; kInt8Group: [2][stages][columns],
-  // of W, those of every other round; Hopper
+  // kE4m3Block: float [stages][rows], of x; kInt8Group: [stages][columns], of
+  // W, and on Hopper twice, those of every other round
   int scales_at;
-  int vectors_at;   // float [part][3][part columns]
+  int vectors_at;   // float [part, kMma: part across][3][part columns]
   int barriers_at;  // full [stages], empty [stages], turn [2]; Hopper
   int bytes;
 };
 // Of kMma tiles. A multiprocessor of 100 KB has room for one CTA of the tiles
 // of many rows, and for two of the others, which wait for memory.
-constexpr W8Shared LayOutW8Mma(const W8Tile& tile) {
+constexpr W8Shared LayOutW8Mma(W8Kind kind, const W8Tile& tile) {
   W8Shared shared{};
+  const int scales = kind == W8Kind::kE4m3Block   ? tile.rows * 4
+                     : kind == W8Kind::kInt8Group ? tile.columns * 4
+                                                  : 0;
   shared.stages = tile.rows >= 128 ? 3 : tile.columns >= 64 ? 4 : 8;
   shared.stage_bytes = (tile.rows + tile.columns) * static_cast<int>(kW8BlockK);
-  shared.vectors_at = shared.stages * shared.stage_bytes;
-  shared.bytes = shared.vectors_at + tile.Warps() * 3 * tile.PartColumns() * 4;
+  shared.scales_at = shared.stages * shared.stage_bytes;
+  shared.vectors_at = shared.scales_at + shared.stages * scales;
+  shared.bytes = shared.vectors_at + 3 * tile.columns * 4;
   return shared;
 }
 constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
-  if (tile.schedule == W8Schedule::kMma) return LayOutW8Mma(tile);
+  if (tile.schedule == W8Schedule::kMma) return LayOutW8Mma(kind, tile);
   W8Shared shared{};
   const int vectors = tile.Warpgroups() * 3 * tile.PartColumns() * 4;
   const int scales = kind == W8Kind::kE4m3Block   ? tile.rows * 4
