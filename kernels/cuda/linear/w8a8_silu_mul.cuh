@@ -95,9 +95,10 @@ __device__ __forceinline__ float ScaleBlock(const W8Params& p, int row,
   greatest = MaxNan(greatest, __shfl_xor_sync(~0u, greatest, 1));
   greatest = MaxNan(greatest, __shfl_xor_sync(~0u, greatest, 2));
   constexpr float kTop = Greatest(Fp8::kE4m3);
-  const float counted = fabsf(greatest) <= 3.402823466e38f
+  constexpr unsigned kInfinity = 0x7f800000, kNan = 0x7fffffff;
+  const float counted = greatest < __uint_as_float(kInfinity)
                             ? fmaxf(greatest, kLeastMax)
-                            : __int_as_float(0x7fffffff);
+                            : __uint_as_float(kNan);
   if (threadIdx.x % 4 == 0 && row < p.m) {
     p.silu_mul.scales[block * p.silu_mul.scales_pitch + row] =
         __fdiv_rn(counted, kTop);
