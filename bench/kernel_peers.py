@@ -2,7 +2,7 @@
 """Times other libraries' matrix multiplications, as rows of bench_kernels' CSV.
 
 Needs PyTorch on a GPU: torch_int_mm (torch._int_mm: INT8, an INT32 result, no
-scales), tinygemm (torch._weight_int4pack_mm: INT4 in groups of 128) and, where
+scales), torch_fp8_* (torch._scaled_mm: FP8), tinygemm (torch._weight_int4pack_mm: INT4 in groups of 128) and, where
 its package is found, marlin (IST-DASLab's kernel: FP16, INT4 in groups of 128).
 Run it on the machine and right after the bench_kernels whose rows it joins:
 
@@ -106,6 +106,66 @@ class IntMm:
         return self.x[rows].double() @ self.w[0].double().t()
 
 
+class ScaledMm:
+    """torch._scaled_mm on copies of W [n, k]: cuBLASLt's FP8.
+
+    The algorithm is the first that its heuristic names: bench_kernels' rows of
+    the same products (cublas_fp8_*) are the fastest of all it names.
+    """
+
+    format, y_bytes, x_bytes, least_m = "e4m3", 2, 1, 1
+    by_row = fast = False
+
+    def __init__(self, torch, n, k, sustained):
+        self.torch, self.n, self.k, self.weight_bytes = torch, n, k, n * k
+        self.max_error = 6e-3 if self.fast else 3e-3
+        copies = copies_for(self.weight_bytes, sustained)
+        self.w = [self.codes(n) for _ in range(copies)]
+        self.w_scales = self.scales(n).t()
+
+    def codes(self, rows):
+        normal = self.torch.randn((rows, self.k), device="cuda")
+        return normal.to(self.torch.float8_e4m3fn)
+
+    def scales(self, rows):
+        size = (rows, 1) if self.by_row else (1, 1)
+        return self.torch.rand(size, device="cuda") + 0.5
+
+    def prepare(self, m):
+        self.x, self.x_scales = self.codes(m), self.scales(m)
+
+    def run(self, node):
+        return self.torch._scaled_mm(
+            self.x,
+            self.w[node % len(self.w)].t(),
+            self.x_scales,
+            self.w_scales,
+            out_dtype=self.torch.bfloat16,
+            use_fast_accum=self.fast,
+        )
+
+    def reference(self, rows):
+        y = self.x[rows].double() @ self.w[0].double().t()
+        x_scales = self.x_scales[rows] if self.by_row else self.x_scales
+        return y * x_scales.double() * self.w_scales.double()
+
+
+class ScaledMmTensor(ScaledMm):
+    path = "torch_fp8_tensor"
+
+
+class ScaledMmTensorFast(ScaledMm):
+    path, fast = "torch_fp8_tensor_fast", True
+
+
+class ScaledMmRow(ScaledMm):
+    path, by_row = "torch_fp8_row", True
+
+
+class ScaledMmRowFast(ScaledMm):
+    path, by_row, fast = "torch_fp8_row_fast", True, True
+
+
 class Int4:
     """Random INT4 weights in groups of 128, and activations of 16 bits.
 
@@ -190,7 +250,14 @@ class Marlin(Int4):
 
 def wanted_peers(names):
     """The classes to measure, by name; says which are not there."""
-    peers = [IntMm, Tinygemm]
+    peers = [
+        IntMm,
+        ScaledMmTensor,
+        ScaledMmTensorFast,
+        ScaledMmRow,
+        ScaledMmRowFast,
+        Tinygemm,
+    ]
     if importlib.util.find_spec("marlin") is not None:
         peers.append(Marlin)
     else:

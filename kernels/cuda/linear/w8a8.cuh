@@ -51,6 +51,24 @@ class W8Multiplier {
     if (T::kPingPong && warpgroup == 1) cursor_.Skip(p.k_blocks);
   }
 
+  // Asks for the scales of W of 32 steps from `block` on, one a lane, of the
+  // tile at `place`; kE4m3Block. Those of a tile's first steps before Multiply.
+  __device__ __forceinline__ void FetchWScales(const W8Place& place,
+                                               int block) {
+    if constexpr (T::kBlockScales) {
+      const int step =
+          min(block + static_cast<int>(threadIdx.x) % 32, p_.k_blocks - 1);
+#pragma unroll
+      for (int j = 0; j < T::kColumnParts; ++j) {
+        // Beyond the last columns of W the scales of the last ones will do.
+        const int column =
+            min(place.column + PartColumn() + j * T::kTiles * 8, p_.n - 1);
+        const int row = column / static_cast<int>(kW8BlockN);
+        w_scales_[j] = __ldg(p_.w_scales + int64_t{row} * p_.k_blocks + step);
+      }
+    }
+  }
+
   // The sums of the part of the tile at `place`.
   __device__ __forceinline__ void Multiply(const W8Place& place,
                                            typename T::Sums& sums) {
@@ -140,103 +158,116 @@ class W8Multiplier {
       }
     }
     int block = 0;
+    AddAll<T::kStraight>(place, block, sums);
     if constexpr (T::kTogether > 1) {
-#pragma unroll 1
-      for (; block + T::kTogether <= p_.k_blocks; block += T::kTogether) {
-        AddSteps<T::kTogether>(place, block, sums);
-      }
+      AddAll<T::kTogether>(place, block, sums);
+      AddAll<1>(place, block, sums);
     }
-#pragma unroll 1
-    for (; block < p_.k_blocks; ++block) AddSteps<1>(place, block, sums);
   }
 
-  // Adds the products of kSteps steps. Straight on, so that ptxas sees which
-  // accumulators are in flight: otherwise it would wait for each wgmma.
+  // Adds the products of steps from `block` on, kSteps at a time, as far as
+  // they go.
   template <int kSteps>
-  __device__ __forceinline__ void AddSteps(const W8Place& place, int block,
-                                           typename T::Sums& sums) {
-    if constexpr (kSteps > 1) {
-      static_assert(T::kRowParts == 1 && T::kColumnParts == 1);
-      uint32_t step[kSteps][T::kTiles][4];
-      int stages[kSteps], slots[kSteps];
-      float scales[kSteps][2];
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        stages[i] = cursor_.stage;
-        slots[i] = W8ScalesSlot<T>(cursor_.stage, cursor_.parity);
-        const float w_scale = WScale(place, 0, block + i);
-        WaitFull();
-        Scale(stages[i], 0, w_scale, scales[i]);
-        HoldAccumulators(step[i]);
-        WgmmaFence();
-        Enqueue(0, 0, stages[i], false, step[i]);
-        WgmmaCommit();
-        cursor_.Next();
+  __device__ __forceinline__ void AddAll(const W8Place& place, int& block,
+                                         typename T::Sums& sums) {
+#pragma unroll 1
+    for (; block + kSteps <= p_.k_blocks; block += kSteps) {
+      if (block > 0 && block % 32 == 0) FetchWScales(place, block);
+      if constexpr (T::kTogether > 1) {
+        AddSteps<kSteps>(block, sums);
+      } else {
+        AddStep(block, sums);
       }
-      Unrolled<kSteps>([&](auto number) {
-        constexpr int i = decltype(number)::value;
-        WgmmaWait<kSteps - 1 - i>();
-        HoldAccumulators(step[i]);
-        ReleaseRead(stages[i]);
-        if constexpr (T::kGroupScales) {
-          AddGroups(step[i], slots[i], 0, sums[0][0]);
-        } else {
-          Add(step[i], scales[i], sums[0][0]);
-        }
-      });
-    } else {
-      const int stage = cursor_.stage;
-      float w_scales[T::kColumnParts];
+    }
+  }
+
+  // Adds the products of kSteps steps, T::kTogether of them under way at once.
+  // Straight on, so that ptxas sees which accumulators are in flight: otherwise
+  // it would wait for each wgmma.
+  template <int kSteps>
+  __device__ __forceinline__ void AddSteps(int block, typename T::Sums& sums) {
+    static_assert(T::kRowParts == 1 && T::kColumnParts == 1);
+    constexpr int kBuffers = kSteps < T::kTogether ? kSteps : T::kTogether;
+    uint32_t step[kBuffers][T::kTiles][4];
+    int stages[kBuffers], slots[kBuffers];
+    float scales[kBuffers][2];
+    const auto begin = [&](auto number) {
+      constexpr int i = decltype(number)::value % kBuffers;
+      stages[i] = cursor_.stage;
+      slots[i] = W8ScalesSlot<T>(cursor_.stage, cursor_.parity);
+      WaitFull();
+      ReadXScales(stages[i], 0, scales[i]);
+      HoldAccumulators(step[i]);
+      WgmmaFence();
+      Enqueue(0, 0, stages[i], false, step[i]);
+      WgmmaCommit();
+      ScaleBy(WScale(0, block + decltype(number)::value), scales[i]);
+      cursor_.Next();
+    };
+    Unrolled<kBuffers>(begin);
+    Unrolled<kSteps>([&](auto number) {
+      constexpr int kNumber = decltype(number)::value;
+      constexpr int i = kNumber % kBuffers;
+      constexpr int kLeft = kSteps - 1 - kNumber;
+      WgmmaWait<(kLeft < kBuffers - 1 ? kLeft : kBuffers - 1)>();
+      HoldAccumulators(step[i]);
+      ReleaseRead(stages[i]);
+      AddStepSums(step[i], scales[i], slots[i], 0, sums[0][0]);
+      if constexpr (kLeft >= kBuffers) {
+        begin(std::integral_constant<int, kNumber + kBuffers>{});
+      }
+    });
+  }
+
+  // Adds the products of one step, a part after the other.
+  __device__ __forceinline__ void AddStep(int block, typename T::Sums& sums) {
+    const int stage = cursor_.stage;
+    const int slot = W8ScalesSlot<T>(cursor_.stage, cursor_.parity);
+    WaitFull();
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
       for (int j = 0; j < T::kColumnParts; ++j) {
-        w_scales[j] = WScale(place, j, block);
-      }
-      WaitFull();
-#pragma unroll
-      for (int i = 0; i < T::kRowParts; ++i) {
-#pragma unroll
-        for (int j = 0; j < T::kColumnParts; ++j) {
-          uint32_t step[T::kTiles][4];
-          float scales[2];
-          Scale(stage, i, w_scales[j], scales);
-          HoldAccumulators(step);
-          WgmmaFence();
-          Enqueue(i, j, stage, false, step);
-          WgmmaCommit();
-          WgmmaWait<0>();
-          HoldAccumulators(step);
-          if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) {
-            ReleaseRead(stage);
-          }
-          if constexpr (T::kGroupScales) {
-            AddGroups(step, W8ScalesSlot<T>(stage, cursor_.parity), j,
-                      sums[i][j]);
-          } else {
-            Add(step, scales, sums[i][j]);
-          }
+        uint32_t step[T::kTiles][4];
+        float scales[2];
+        ReadXScales(stage, i, scales);
+        HoldAccumulators(step);
+        WgmmaFence();
+        Enqueue(i, j, stage, false, step);
+        WgmmaCommit();
+        ScaleBy(WScale(j, block), scales);
+        WgmmaWait<0>();
+        HoldAccumulators(step);
+        if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) {
+          ReleaseRead(stage);
         }
+        AddStepSums(step, scales, slot, j, sums[i][j]);
       }
-      cursor_.Next();
     }
+    cursor_.Next();
   }
 
-  // The scale of a block of W; kE4m3Block.
-  __device__ __forceinline__ float WScale(const W8Place& place, int column_part,
-                                          int block) const {
-    if constexpr (!T::kBlockScales) return 1;
-    // Beyond the last columns of W the scale of the last ones will do.
-    const int column = min(
-        place.column + PartColumn() + column_part * T::kTiles * 8, p_.n - 1);
-    const int row = column / static_cast<int>(kW8BlockN);
-    return __ldg(p_.w_scales + int64_t{row} * p_.k_blocks + block);
+  // The scale of a step's block of W; kE4m3Block.
+  __device__ __forceinline__ float WScale(int column_part, int block) const {
+    if constexpr (T::kBlockScales) {
+      return __shfl_sync(~0u, w_scales_[column_part], block % 32);
+    }
+    return 1;
   }
-  // What a stage's sums are multiplied with, for a thread's rows eight apart.
-  __device__ __forceinline__ void Scale(int stage, int row_part, float w_scale,
-                                        float (&scales)[2]) const {
+  // The scales of a thread's rows, eight apart, of x; kE4m3Block.
+  __device__ __forceinline__ void ReadXScales(int stage, int row_part,
+                                              float (&scales)[2]) const {
     if constexpr (T::kBlockScales) {
       const float* at = scales_ + stage * T::kTile.rows + row_part * 64;
-      scales[0] = __fmul_rn(at[0], w_scale);
-      scales[1] = __fmul_rn(at[8], w_scale);
+      scales[0] = at[0];
+      scales[1] = at[8];
+    }
+  }
+  __device__ __forceinline__ static void ScaleBy(float w_scale,
+                                                 float (&scales)[2]) {
+    if constexpr (T::kBlockScales) {
+      scales[0] = __fmul_rn(scales[0], w_scale);
+      scales[1] = __fmul_rn(scales[1], w_scale);
     }
   }
   // After the stage's scales have been read as well; those of groups, of the
@@ -244,6 +275,16 @@ class W8Multiplier {
   __device__ __forceinline__ void ReleaseRead(int stage) const {
     if constexpr (T::kStepScales) __syncwarp();
     Release(stage);
+  }
+  // Adds a step's sums of a part, scaled as the kind wants it.
+  __device__ __forceinline__ void AddStepSums(
+      const uint32_t (&step)[T::kTiles][4], const float (&scales)[2], int slot,
+      int column_part, float (&sum)[T::kTiles][4]) const {
+    if constexpr (T::kGroupScales) {
+      AddGroups(step, slot, column_part, sum);
+    } else {
+      Add(step, scales, sum);
+    }
   }
   __device__ __forceinline__ void Add(const uint32_t (&step)[T::kTiles][4],
                                       const float (&scales)[2],
@@ -296,6 +337,7 @@ class W8Multiplier {
   uint64_t x_, w_;
   // Of x, of the thread's first row, or of W, of its first column; stage 0.
   const float* scales_;
+  float w_scales_[T::kColumnParts];  // kE4m3Block: a step's in each lane
 };
 
 // A warpgroup's work, from the first tile to the last.
@@ -315,6 +357,7 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
   const int step = T::kPingPong ? 2 * W8ItemStep(p) : W8ItemStep(p);
   int item = W8FirstItem(p);
   if (T::kPingPong && warpgroup == 1) item += W8ItemStep(p);
+  multiplier.FetchWScales(PlaceW8(p, T::kTile, item, rank), 0);
 #pragma unroll 1
   for (; item < p.row_items * p.column_items; item += step) {
     const W8Place place = PlaceW8(p, T::kTile, item, rank);
@@ -329,6 +372,8 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
     if constexpr (T::kKind == W8Kind::kInt8 || T::kGroupScales) {
       if (p.x_zeros != nullptr) SubtractZeros<T>(p, rows, vectors, sums);
     }
+    // Those of the next tile come while this one is stored.
+    multiplier.FetchWScales(PlaceW8(p, T::kTile, item + step, rank), 0);
     if constexpr (T::kSiluMul) {
       StoreSiluMul<T>(p, rows, vectors, place.column + column0, sums);
     } else {

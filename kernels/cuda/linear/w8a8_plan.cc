@@ -1,6 +1,7 @@
 #include "kernels/cuda/linear/w8a8_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -19,10 +20,10 @@ namespace {
 constexpr std::string_view kKernelPrefix = "w8a8_";
 constexpr char kSiluMulSuffix[] = "_silu_mul";
 constexpr int kClusters[] = {1, 2, 4};
-// Rows of x that CTAs walk over before they go to the next columns, so that
-// what they share stays in L2: 1,024 to 4,096 are equally fast on an H200.
-constexpr int kRasterRows = 2048;
-constexpr size_t kMaxGuesses = 8;
+// CTAs walk over so many bytes of x, rows of it, before they go to the next
+// columns: what they share stays in L2 meanwhile.
+constexpr int64_t kRasterBytes = 32 << 20;
+constexpr size_t kMaxGuesses = 12;
 
 // What the kernel counts in 32 bits.
 constexpr int64_t kMaxRows = (int64_t{1} << 31) - 1024;  // of x and of W
@@ -260,8 +261,11 @@ std::optional<W8Launch> PlanW8(const W8Problem& problem, const W8Config& config,
   params.w_box = tile.columns / w_sharers;
   params.row_items = static_cast<int>(row_items);
   params.column_items = static_cast<int>(column_items);
-  params.raster =
-      static_cast<int>(std::max<int64_t>(1, kRasterRows / item_rows));
+  // A power of two: the rows of a batch are one more often than not.
+  const auto raster_rows =
+      std::bit_floor(static_cast<uint64_t>(kRasterBytes / problem.k));
+  params.raster = static_cast<int>(std::clamp<int64_t>(
+      static_cast<int64_t>(raster_rows) / item_rows, 1, row_items));
   params.by_raster_items =
       DivideBy(int64_t{params.raster} * params.column_items);
   params.by_raster = DivideBy(params.raster);

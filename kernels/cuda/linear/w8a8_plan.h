@@ -35,11 +35,11 @@ struct W8Tile {
 
   // The CTAs of a cluster have neighbouring tiles and load half of what they
   // share each: W in flat tiles, x in others.
-  constexpr bool SharesW() const { return rows >= 128; }
+  constexpr bool SharesW() const { return rows >= 128 && rows <= columns; }
   // More CTAs of flat tiles would leave multiprocessors without work: an H200
   // has room for 66 clusters of two, but for no more than 30 of four.
   constexpr int MaxCluster() const {
-    return schedule == W8Schedule::kMma ? 1 : SharesW() ? 2 : 4;
+    return schedule == W8Schedule::kMma ? 1 : rows >= 128 ? 2 : 4;
   }
   constexpr int Warpgroups() const {
     return schedule == W8Schedule::kSingle ? 1 : 2;
@@ -68,20 +68,20 @@ struct W8Tile {
 std::span<const W8Tile> W8Tiles(W8Kind kind);
 
 inline constexpr W8Tile kW8PlainTiles[] = {
-    {128, 256, W8Schedule::kRows},     {128, 192, W8Schedule::kPingPong},
+    {128, 256, W8Schedule::kRows},     {128, 160, W8Schedule::kPingPong},
     {128, 128, W8Schedule::kPingPong}, {64, 128, W8Schedule::kColumns},
     {64, 64, W8Schedule::kColumns},    {64, 32, W8Schedule::kSingle},
 };
 inline constexpr W8Tile kW8PromotedTiles[] = {
-    {128, 256, W8Schedule::kRows},   {128, 224, W8Schedule::kRows},
-    {128, 192, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
+    {256, 128, W8Schedule::kRows},   {128, 256, W8Schedule::kRows},
+    {128, 224, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
     {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
     {64, 32, W8Schedule::kSingle},
 };
 // A warpgroup's part must not cross a border of blocks of W, or be made of
 // parts of wgmma that do not.
 inline constexpr W8Tile kW8BlockTiles[] = {
-    {128, 256, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
+    {256, 128, W8Schedule::kRows},   {128, 128, W8Schedule::kRows},
     {64, 128, W8Schedule::kColumns}, {64, 64, W8Schedule::kColumns},
     {64, 32, W8Schedule::kSingle},
 };

@@ -165,10 +165,11 @@ __device__ __forceinline__ void StoreSiluMul(const W8Params& p,
 #pragma unroll
       for (int eight = 0; eight < kSiluMulEights; ++eight) {
         float up[8];
-        Finish<T>(vectors, eight, rows.scales[i][half], half, sums[i],
-                  v[eight]);
-        Finish<T>(vectors, kSiluMulEights + eight, rows.scales[i][half], half,
-                  sums[i], up);
+        Finish<T, true>(W8Columns<T, true>(vectors, eight), eight,
+                        rows.scales[i][half], half, sums[i], v[eight]);
+        constexpr int kUp = kSiluMulEights;
+        Finish<T, true>(W8Columns<T, true>(vectors, kUp + eight), kUp + eight,
+                        rows.scales[i][half], half, sums[i], up);
 #pragma unroll
         for (int e = 0; e < 8; ++e) v[eight][e] = GatedUp(v[eight][e], up[e]);
       }

@@ -194,14 +194,23 @@ __device__ __forceinline__ void StoreEight(const W8Params& p, int64_t row,
   }
 }
 
-// Four neighbours in shared memory. Read where they are used: kept for other
-// rows they would take registers that sums need.
+// Four neighbours in shared memory, or eight.
 __device__ __forceinline__ void LoadFour(const float* shared, float (&v)[4]) {
   const uint4 bits = LoadShared16At(SharedAddress(shared));
   v[0] = __uint_as_float(bits.x);
   v[1] = __uint_as_float(bits.y);
   v[2] = __uint_as_float(bits.z);
   v[3] = __uint_as_float(bits.w);
+}
+__device__ __forceinline__ void LoadEight(const float* shared, float (&v)[8]) {
+  float low[4], high[4];
+  LoadFour(shared, low);
+  LoadFour(shared + 4, high);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    v[i] = low[i];
+    v[4 + i] = high[i];
+  }
 }
 
 // A sum without what a zero point of x adds to it: the zero point times the
@@ -262,32 +271,71 @@ __device__ __forceinline__ float ToFloat(typename T::Number sum) {
   }
 }
 
-// Eight outputs of a thread: those of columns `at` on of the part, in one of
-// its rows; all but the residual.
-template <typename T>
+// What a thread's outputs of a group of 32 columns need of the columns: read
+// once for all of its rows. By value.
+template <typename T, bool kBias>
+struct W8Columns {
+  static constexpr bool kScales = !T::kBlockScales && !T::kGroupScales;
+  float scales[kScales ? 8 : 1];
+  float bias[kBias ? 8 : 1];
+
+  __device__ __forceinline__ W8Columns(const W8Vectors<T>& vectors, int group) {
+    const int at = group * 32 + static_cast<int>(threadIdx.x) % 4 * 8;
+    if constexpr (kScales) LoadEight(vectors.scales + at, scales);
+    if constexpr (kBias) LoadEight(vectors.bias + at, bias);
+  }
+};
+
+// Eight outputs of a thread, neighbours in one of its rows; all but the
+// residual.
+template <typename T, bool kBias>
 __device__ __forceinline__ void Finish(
-    const W8Vectors<T>& vectors, int group, float row_scale, int half,
+    const W8Columns<T, kBias>& columns, int group, float row_scale, int half,
     const typename T::Number (&sums)[T::kColumnParts][T::kTiles][4],
     float (&v)[8]) {
-  const int at = group * 32 + static_cast<int>(threadIdx.x) % 4 * 8;
 #pragma unroll
-  for (int four = 0; four < 8; four += 4) {
-    float scales[4], bias[4];
-    if constexpr (!T::kBlockScales && !T::kGroupScales) {
-      LoadFour(vectors.scales + at + four, scales);
+  for (int e = 0; e < 8; ++e) {
+    const int tile = group * 4 + e / 2;
+    const float sum =
+        ToFloat<T>(sums[tile / T::kTiles][tile % T::kTiles][2 * half + e % 2]);
+    float scale = row_scale, bias = 0;
+    if constexpr (W8Columns<T, kBias>::kScales) {
+      scale = __fmul_rn(columns.scales[e], row_scale);
     }
-    LoadFour(vectors.bias + at + four, bias);
+    if constexpr (kBias) bias = columns.bias[e];
+    v[e] = T::kBlockScales ? __fadd_rn(sum, bias) : __fmaf_rn(sum, scale, bias);
+  }
+}
+
+// Stores a part of a tile that ends in y, in BF16 and no residual. No branches,
+// so that loads and stores overlap.
+template <typename T, bool kBias>
+__device__ __forceinline__ void StorePlain(const W8Params& p,
+                                           const W8Rows<T>& rows,
+                                           const W8Vectors<T>& vectors,
+                                           int first,
+                                           const typename T::Sums& sums) {
+  __nv_bfloat16* y[T::kRowParts][2];
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int tile = group * 4 + (four + e) / 2;
-      const float sum = ToFloat<T>(
-          sums[tile / T::kTiles][tile % T::kTiles][2 * half + e % 2]);
-      if constexpr (T::kBlockScales) {
-        v[four + e] = __fadd_rn(sum, bias[e]);
-      } else if constexpr (T::kGroupScales) {
-        v[four + e] = __fmaf_rn(sum, row_scale, bias[e]);
-      } else {
-        v[four + e] = __fmaf_rn(sum, __fmul_rn(scales[e], row_scale), bias[e]);
+  for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      y[i][half] =
+          static_cast<__nv_bfloat16*>(p.y) + rows.At(i, half) * p.ldy + first;
+    }
+  }
+#pragma unroll
+  for (int group = 0; group < T::kTile.PartColumns() / 32; ++group) {
+    const W8Columns<T, kBias> columns(vectors, group);
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float v[8];
+        Finish<T, kBias>(columns, group, rows.scales[i][half], half, sums[i],
+                         v);
+        StoreGlobal16If(rows.At(i, half) < p.m, y[i][half] + group * 32,
+                        PackEight<__nv_bfloat162>(v));
       }
     }
   }
@@ -304,28 +352,10 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
   constexpr int kGroups = T::kTile.PartColumns() / 32;
   const int first = column0 + static_cast<int>(threadIdx.x) % 4 * 8;
   if (p.plain && column0 + T::kTile.PartColumns() <= p.n) {
-    // No branches, so that loads and stores overlap.
-    __nv_bfloat16* y[T::kRowParts][2];
-#pragma unroll
-    for (int i = 0; i < T::kRowParts; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        y[i][half] =
-            static_cast<__nv_bfloat16*>(p.y) + rows.At(i, half) * p.ldy + first;
-      }
-    }
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-#pragma unroll
-      for (int i = 0; i < T::kRowParts; ++i) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float v[8];
-          Finish<T>(vectors, group, rows.scales[i][half], half, sums[i], v);
-          StoreGlobal16If(rows.At(i, half) < p.m, y[i][half] + group * 32,
-                          PackEight<__nv_bfloat162>(v));
-        }
-      }
+    if (p.bias == nullptr) {
+      StorePlain<T, false>(p, rows, vectors, first, sums);
+    } else {
+      StorePlain<T, true>(p, rows, vectors, first, sums);
     }
     return;
   }
@@ -333,6 +363,7 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
   for (int group = 0; group < kGroups; ++group) {
     const int column = first + group * 32;
     if (column >= p.n) continue;
+    const W8Columns<T, true> columns(vectors, group);
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
@@ -340,7 +371,7 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
         const int row = rows.At(i, half);
         if (row >= p.m) continue;
         float v[8];
-        Finish<T>(vectors, group, rows.scales[i][half], half, sums[i], v);
+        Finish<T, true>(columns, group, rows.scales[i][half], half, sums[i], v);
         StoreEight(p, row, column, p.n, v);
       }
     }

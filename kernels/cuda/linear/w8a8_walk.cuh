@@ -53,6 +53,9 @@ struct W8Kernel {
                                    : kTiles <= 8  ? 4
                                    : kTiles <= 16 ? 2
                                                   : 1;
+  // Steps in a straight run of code, at whose end the tensor cores wait for the
+  // last sums to be added.
+  static constexpr int kStraight = kTogether > 1 ? 8 : 1;
   static_assert(kStages >= kTogether);
   static_assert(!kBlockScales ||
                     kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,

@@ -77,6 +77,18 @@ __device__ __forceinline__ void Wgmma8(uint32_t (&d)[16][4], uint64_t a,
         "C"(WgmmaOf<kKind>::kFactors));
 }
 template <W8Kind kKind>
+__device__ __forceinline__ void Wgmma8(uint32_t (&d)[20][4], uint64_t a,
+                                       uint64_t b, bool add) {
+  asm volatile(
+      "{.reg .pred p;\nsetp.ne.b32 p,%82,0;\n"
+      "wgmma.mma_async.sync.aligned.m64n160k32.%83 {" NIBBLE_WGMMA_NUMBERS_80
+      "},"
+      "%80,%81,p%84;}"
+      : NIBBLE_WGMMA_TILES_16("+r", d, 0), NIBBLE_WGMMA_TILES_4("+r", d, 16)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "C"(WgmmaOf<kKind>::kTypes),
+        "C"(WgmmaOf<kKind>::kFactors));
+}
+template <W8Kind kKind>
 __device__ __forceinline__ void Wgmma8(uint32_t (&d)[24][4], uint64_t a,
                                        uint64_t b, bool add) {
   asm volatile(
