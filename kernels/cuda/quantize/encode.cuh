@@ -120,50 +120,58 @@ __device__ __forceinline__ float MaxNan(float a, float b) {
   return result;
 }
 
-// Two FP8 codes of two values, the first in the low byte.
-__device__ __forceinline__ uint32_t Fp8Pair(float low, float high, bool e5m2) {
+// Four FP8 codes, the first in the low byte.
+template <bool kE5m2>
+__device__ __forceinline__ uint32_t Fp8Quad(float a, float b, float c,
+                                            float d) {
 #if __CUDA_ARCH__ >= 890
-  uint16_t pair;
-  if (e5m2) {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0,%1,%2;"
-        : "=h"(pair)
-        : "f"(high), "f"(low));
+  uint32_t quad;
+  if constexpr (kE5m2) {
+    asm("{.reg .b16 low,high;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 low,%2,%1;\n"
+        "cvt.rn.satfinite.e5m2x2.f32 high,%4,%3;\n"
+        "mov.b32 %0,{low,high};}"
+        : "=r"(quad)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
   } else {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0,%1,%2;"
-        : "=h"(pair)
-        : "f"(high), "f"(low));
+    asm("{.reg .b16 low,high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low,%2,%1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high,%4,%3;\n"
+        "mov.b32 %0,{low,high};}"
+        : "=r"(quad)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
   }
-  return pair;
+  return quad;
 #else
-  return e5m2 ? reference::FloatToE5m2(low) |
-                    uint32_t{reference::FloatToE5m2(high)} << 8
-              : reference::FloatToE4m3(low) |
-                    uint32_t{reference::FloatToE4m3(high)} << 8;
+  const auto code = [](float value) {
+    return uint32_t{kE5m2 ? reference::FloatToE5m2(value)
+                          : reference::FloatToE4m3(value)};
+  };
+  return code(a) | code(b) << 8 | code(c) << 16 | code(d) << 24;
 #endif
 }
 
 // Codes of v * inverse.
+template <bool kE5m2>
 __device__ __forceinline__ uint2 EncodeFp8(const float (&v)[kChunk],
-                                           float inverse, bool e5m2) {
-  uint32_t pairs[kChunk / 2];
+                                           float inverse) {
+  uint32_t quads[2];
 #pragma unroll
-  for (int i = 0; i < kChunk / 2; ++i) {
-    pairs[i] = Fp8Pair(__fmul_rn(v[2 * i], inverse),
-                       __fmul_rn(v[2 * i + 1], inverse), e5m2);
+  for (int i = 0; i < 2; ++i) {
+    quads[i] = Fp8Quad<kE5m2>(
+        __fmul_rn(v[4 * i], inverse), __fmul_rn(v[4 * i + 1], inverse),
+        __fmul_rn(v[4 * i + 2], inverse), __fmul_rn(v[4 * i + 3], inverse));
   }
-  return make_uint2(__byte_perm(pairs[0], pairs[1], 0x5410),
-                    __byte_perm(pairs[2], pairs[3], 0x5410));
+  return make_uint2(quads[0], quads[1]);
 }
 
 // A float whose last bit is worth 1, so that an addition rounds to an integer,
 // whose lowest byte is the lowest byte of the sum's bits.
 inline constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23
 
-// Codes of v * inverse + zero; `anchor` is kRoundToInteger + zero. All zeros
-// where `mask` is 0, else it is ~0.
+// Codes of v * inverse + zero, a number; `anchor` is kRoundToInteger + zero.
 __device__ __forceinline__ uint2 EncodeInt8(const float (&v)[kChunk],
-                                            float inverse, float anchor,
-                                            uint32_t mask) {
+                                            float inverse, float anchor) {
   uint32_t bits[kChunk];
 #pragma unroll
   for (int i = 0; i < kChunk; ++i) {
@@ -174,7 +182,7 @@ __device__ __forceinline__ uint2 EncodeInt8(const float (&v)[kChunk],
   for (int i = 0; i < 2; ++i) {
     const uint32_t low = __byte_perm(bits[4 * i], bits[4 * i + 1], 0x0040);
     const uint32_t high = __byte_perm(bits[4 * i + 2], bits[4 * i + 3], 0x0040);
-    words[i] = __byte_perm(low, high, 0x5410) & mask;
+    words[i] = __byte_perm(low, high, 0x5410);
   }
   return make_uint2(words[0], words[1]);
 }

@@ -1,7 +1,5 @@
-// The kernels of quantize.h. A CTA (or, of short rows, a warp) takes a row: all
-// loads first, values in registers as FP32, one reduction, codes.
-//
-//   thread t of T      chunk t   T + t   2T + t  ...   (8 values each)
+// The kernels of quantize.h: a row's values in registers as FP32, one
+// reduction, codes.
 //
 // The sum of squares of a norm and the extent of its products x * weight are
 // reduced together, since the factor 1 / sqrt(mean + eps) is part of the scale
@@ -13,155 +11,16 @@
 #include "kernels/cuda/linear/mma.cuh"
 #include "kernels/cuda/quantize/encode.cuh"
 #include "kernels/cuda/quantize/quantize_params.h"
+#include "kernels/cuda/quantize/row_reduce.cuh"
+#include "kernels/cuda/quantize/row_values.cuh"
 
 namespace nibble::kernels::cuda {
-
-inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int kMaxWarps = 32;
-
-__device__ __forceinline__ float DeviceNan() {
-  return __uint_as_float(0x7fffffffu);
-}
-// Neither NaN nor infinity, of what is not negative.
-__device__ __forceinline__ bool IsFinite(float magnitude) {
-  return magnitude < __uint_as_float(0x7f800000u);
-}
-
-__device__ __forceinline__ int ChunkAt(int i) {
-  return i * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
-}
-
-// What is reduced over a row. Magnitudes from zero, NaN if there was one.
-struct RowStats {
-  float squares = 0;
-  float above = 0;
-  float below = 0;
-};
-
-// Bits of numbers that are not negative are in the order of the numbers, NaN
-// above all.
-__device__ __forceinline__ float WarpMax(float value) {
-  return __uint_as_float(__reduce_max_sync(kAllLanes, __float_as_uint(value)));
-}
-__device__ __forceinline__ float WarpSum(float value) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, lanes);
-  }
-  return value;
-}
-
-template <bool kSquares, bool kAbove, bool kBelow>
-__device__ __forceinline__ RowStats ReduceWarp(RowStats stats) {
-  if constexpr (kSquares) stats.squares = WarpSum(stats.squares);
-  if constexpr (kAbove) stats.above = WarpMax(stats.above);
-  if constexpr (kBelow) stats.below = WarpMax(stats.below);
-  return stats;
-}
-
-// Of all threads of the row, to all of them. Once in a kernel.
-template <bool kSquares, bool kAbove, bool kBelow>
-__device__ __forceinline__ RowStats ReduceRow(RowStats stats) {
-  stats = ReduceWarp<kSquares, kAbove, kBelow>(stats);
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  if (warps == 1) return stats;
-  __shared__ RowStats parts[kMaxWarps];
-  const int lane = threadIdx.x % 32;
-  if (lane == 0) parts[threadIdx.x / 32] = stats;
-  __syncthreads();
-  stats = lane < warps ? parts[lane] : RowStats{};
-  return ReduceWarp<kSquares, kAbove, kBelow>(stats);
-}
-
-// silu(gate) * up. Where e^-gate overflows the reciprocal is zero; what is
-// flushed to zero is far below kLeastMax.
-__device__ __forceinline__ float SiluMul(float gate, float up) {
-  constexpr float kLog2E = 1.44269504f;
-  float e, reciprocal;
-  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(e) : "f"(gate * -kLog2E));
-  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(reciprocal) : "f"(1.0f + e));
-  return __fmul_rn(__fmul_rn(gate, reciprocal), up);
-}
-
-// The values to encode; adds the squares of what is normed to `squares`.
-template <QuantizeOp O, typename T, int kChunks>
-__device__ __forceinline__ void MakeValues(const QuantizeParams& p, int64_t row,
-                                           float (&v)[kChunks][kChunk],
-                                           float& squares) {
-  constexpr int kBytes = kChunk * sizeof(T);
-  constexpr bool kAdd = O == QuantizeOp::kAddNorm;
-  constexpr bool kSilu = O == QuantizeOp::kSiluMul;
-  const char* x = p.x + row * p.x_bytes;
-  const char* up = kSilu ? p.up + row * p.x_bytes : nullptr;
-  char* residual = kAdd ? p.residual + row * p.residual_bytes : nullptr;
-  constexpr bool kStaged = IsStaged(O, sizeof(T), kChunks);
-  // [row of the CTA][chunk][input][thread]: nobody else's, so without barriers.
-  extern __shared__ uint4 staged[];
-  uint4* mine = staged + threadIdx.y * kChunks * 2 * blockDim.x + threadIdx.x;
-  RawChunk<T> first[kChunks], second[kChunks];
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int chunk = ChunkAt(i);
-    const bool there = chunk < p.chunks;
-    const char* from = x + int64_t{chunk} * kBytes;
-    const char* other = (kAdd ? residual : up) + int64_t{chunk} * kBytes;
-    if constexpr (kStaged) {
-      if (there) {
-        CopyAsync16(SharedAddress(mine + i * 2 * blockDim.x), from);
-        CopyAsync16(SharedAddress(mine + (i * 2 + 1) * blockDim.x), other);
-      }
-    } else {
-      first[i] = LoadChunk<T>(from, there);
-      if constexpr (kAdd || kSilu) second[i] = LoadChunk<T>(other, there);
-    }
-  }
-  if constexpr (kStaged) {
-    CommitCopies();
-    WaitCopies<0>();
-  }
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int chunk = ChunkAt(i);
-    const bool there = chunk < p.chunks;
-    if constexpr (kStaged) {
-      const uint4 zero = make_uint4(0, 0, 0, 0);
-      first[i].v[0] = there ? mine[i * 2 * blockDim.x] : zero;
-      second[i].v[0] = there ? mine[(i * 2 + 1) * blockDim.x] : zero;
-    }
-    Widen(first[i], v[i]);
-    if constexpr (kAdd || kSilu) {
-      float other[kChunk];
-      Widen(second[i], other);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        v[i][j] =
-            kAdd ? __fadd_rn(other[j], v[i][j]) : SiluMul(v[i][j], other[j]);
-      }
-    }
-    if constexpr (kAdd) {
-      const RawChunk<T> sum = Narrow<T>(v[i]);
-      if (there) StoreChunk(residual + int64_t{chunk} * kBytes, sum);
-    }
-    if constexpr (kAdd || O == QuantizeOp::kNorm) {
-      const float* weight = p.weight + int64_t{chunk} * kChunk;
-      const uint4 w[2] = {LoadGlobal16If(there, weight),
-                          LoadGlobal16If(there, weight + 4)};
-      const uint32_t bits[kChunk] = {w[0].x, w[0].y, w[0].z, w[0].w,
-                                     w[1].x, w[1].y, w[1].z, w[1].w};
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        squares = fmaf(v[i][j], v[i][j], squares);
-        v[i][j] = __fmul_rn(v[i][j], __uint_as_float(bits[j]));
-      }
-    }
-  }
-}
 
 // 1 / sqrt(mean + eps), by which a norm's scales are multiplied.
 template <QuantizeOp O>
 __device__ __forceinline__ float NormFactor(const QuantizeParams& p,
                                             float squares) {
-  if constexpr (O == QuantizeOp::kNorm || O == QuantizeOp::kAddNorm) {
+  if constexpr (kIsNorm<O>) {
     if (!IsFinite(squares)) return DeviceNan();
     return __frsqrt_rn(fmaf(squares, p.inverse_k, p.eps));
   } else {
@@ -169,52 +28,23 @@ __device__ __forceinline__ float NormFactor(const QuantizeParams& p,
   }
 }
 
-__device__ __forceinline__ void StoreCodes(const QuantizeParams& p, int64_t row,
-                                           int chunk, uint2 codes) {
-  if (chunk >= p.code_chunks) return;
-  if (chunk >= p.chunks) codes = make_uint2(0, 0);
-  *reinterpret_cast<uint2*>(p.codes + row * p.code_bytes +
-                            int64_t{chunk} * kChunk) = codes;
-}
-
-template <QuantizeOp O>
-inline constexpr bool kIsNorm =
-    O == QuantizeOp::kNorm || O == QuantizeOp::kAddNorm;
-
-template <QuantizeOp O, int kChunks>
-__device__ __forceinline__ void Int8Row(const QuantizeParams& p, int64_t row,
-                                        const float (&v)[kChunks][kChunk],
-                                        RowStats stats) {
+// Stores the codes `encode(i)` of the thread's chunks, and zeros behind the
+// last chunk of the row.
+template <int kChunks, typename Encode>
+__device__ __forceinline__ void StoreCodes(const QuantizeParams& p,
+                                           uint32_t row, Encode encode) {
+  const int first = ChunkAt<kChunks>(0);
+  uint8_t* to = p.codes + uint64_t{row} * p.code_bytes + first * kChunk;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      stats.above = MaxNan(stats.above, v[i][j]);
-      stats.below = MaxNan(stats.below, -v[i][j]);
+    const uint2 codes = encode(i);
+    if (first + 32 * i < p.chunks) {
+      *reinterpret_cast<uint2*>(to + 32 * i * kChunk) = codes;
     }
   }
-  stats = ReduceRow<kIsNorm<O>, true, true>(stats);
-  const float width = p.asymmetric ? __fadd_rn(stats.above, stats.below)
-                                   : MaxNan(stats.above, stats.below);
-  const bool finite = IsFinite(width);
-  const float steps = p.asymmetric ? 254.0f : 127.0f;
-  const float counted = fmaxf(width, kLeastMax);
-  const float inverse = __fdiv_rn(steps, counted);
-  int zero = 0;
-  if (p.asymmetric && finite && width > 0) {
-    zero = static_cast<int>(floorf(__fmul_rn(stats.below, inverse))) - 127;
-  }
-  if (threadIdx.x == 0) {
-    const float factor = NormFactor<O>(p, stats.squares);
-    p.scales[row] =
-        finite ? __fmul_rn(__fdiv_rn(counted, steps), factor) : DeviceNan();
-    if (p.asymmetric) p.zeros[row] = zero;
-  }
-  const float anchor = kRoundToInteger + static_cast<float>(zero);
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    StoreCodes(p, row, ChunkAt(i),
-               EncodeInt8(v[i], inverse, anchor, finite ? ~0u : 0u));
+  if (p.chunks % 2 != 0 && threadIdx.x == 0) {
+    *reinterpret_cast<uint2*>(p.codes + uint64_t{row} * p.code_bytes +
+                              p.chunks * kChunk) = make_uint2(0, 0);
   }
 }
 
@@ -233,108 +63,222 @@ __device__ __forceinline__ float Counted(float greatest) {
   return IsFinite(greatest) ? fmaxf(greatest, kLeastMax) : DeviceNan();
 }
 
+// All zeros where `inverse` is NaN.
+template <int kChunks>
+__device__ __forceinline__ void StoreInt8(const QuantizeParams& p, uint32_t row,
+                                          const float (&v)[kChunks][kChunk],
+                                          float inverse, float anchor) {
+  if (isnan(inverse)) {
+    StoreCodes<kChunks>(p, row, [](int) { return make_uint2(0, 0); });
+  } else {
+    StoreCodes<kChunks>(
+        p, row, [&](int i) { return EncodeInt8(v[i], inverse, anchor); });
+  }
+}
+
+// `inverse_of(i)` gives the factor of chunk i.
+template <int kChunks, typename InverseOf>
+__device__ __forceinline__ void StoreFp8(const QuantizeParams& p, uint32_t row,
+                                         const float (&v)[kChunks][kChunk],
+                                         InverseOf inverse_of) {
+  if (p.e5m2) {
+    StoreCodes<kChunks>(
+        p, row, [&](int i) { return EncodeFp8<true>(v[i], inverse_of(i)); });
+  } else {
+    StoreCodes<kChunks>(
+        p, row, [&](int i) { return EncodeFp8<false>(v[i], inverse_of(i)); });
+  }
+}
+
 template <QuantizeOp O, int kChunks>
-__device__ __forceinline__ void Fp8Row(const QuantizeParams& p, int64_t row,
+__device__ __forceinline__ void Int8Symmetric(const QuantizeParams& p,
+                                              uint32_t row, int turn,
+                                              const float (&v)[kChunks][kChunk],
+                                              RowStats stats) {
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    stats.above = MaxNan(stats.above, ChunkMax(v[i]));
+  }
+  const RowReduction<kIsNorm<O>, true, false> reduced(stats, turn);
+  const float counted = Counted(reduced.Above());
+  const float inverse = __fdiv_rn(127.0f, counted);
+  StoreInt8(p, row, v, inverse, kRoundToInteger);
+  if (threadIdx.x == 0) {
+    p.scales[row] = __fmul_rn(__fdiv_rn(counted, 127.0f),
+                              NormFactor<O>(p, reduced.Squares()));
+  }
+}
+
+template <QuantizeOp O, int kChunks>
+__device__ __forceinline__ void Int8Asymmetric(
+    const QuantizeParams& p, uint32_t row, int turn,
+    const float (&v)[kChunks][kChunk], RowStats stats) {
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      stats.above = MaxNan(stats.above, v[i][j]);
+      stats.below = MaxNan(stats.below, -v[i][j]);
+    }
+  }
+  const RowReduction<kIsNorm<O>, true, true> reduced(stats, turn);
+  const float below = reduced.Below();
+  const float width = __fadd_rn(reduced.Above(), below);
+  const float counted = Counted(width);
+  const float inverse = __fdiv_rn(254.0f, counted);
+  int zero = 0;
+  if (IsFinite(width) && width > 0) {
+    zero = static_cast<int>(floorf(__fmul_rn(below, inverse))) - 127;
+  }
+  const float anchor = kRoundToInteger + static_cast<float>(zero);
+  StoreInt8(p, row, v, inverse, anchor);
+  if (threadIdx.x == 0) {
+    p.scales[row] = __fmul_rn(__fdiv_rn(counted, 254.0f),
+                              NormFactor<O>(p, reduced.Squares()));
+    p.zeros[row] = zero;
+  }
+}
+
+template <QuantizeOp O, int kChunks>
+__device__ __forceinline__ void Fp8Row(const QuantizeParams& p, uint32_t row,
+                                       int turn,
                                        const float (&v)[kChunks][kChunk],
                                        RowStats stats) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     stats.above = MaxNan(stats.above, ChunkMax(v[i]));
   }
-  stats = ReduceRow<kIsNorm<O>, true, false>(stats);
-  const float counted = Counted(stats.above);
+  const RowReduction<kIsNorm<O>, true, false> reduced(stats, turn);
+  const float greatest = reduced.Above();
+  const float counted = Counted(greatest);
   float inverse;
   if (p.given_scale) {
-    const float factor = NormFactor<O>(p, stats.squares);
-    inverse = IsFinite(stats.above)
-                  ? __fmul_rn(factor, __fdiv_rn(1.0f, *p.scales))
-                  : DeviceNan();
+    const float factor = NormFactor<O>(p, reduced.Squares());
+    inverse = IsFinite(greatest) ? __fmul_rn(factor, __fdiv_rn(1.0f, *p.scales))
+                                 : DeviceNan();
     if (threadIdx.x == 0 && p.greatest != nullptr) {
       atomicMax(reinterpret_cast<unsigned*>(p.greatest),
-                __float_as_uint(MaxNan(0.0f, stats.above * factor)));
+                __float_as_uint(MaxNan(0.0f, greatest * factor)));
     }
   } else {
     inverse = __fdiv_rn(p.fp8_greatest, counted);
-    if (threadIdx.x == 0) {
-      p.scales[row] = __fmul_rn(__fdiv_rn(counted, p.fp8_greatest),
-                                NormFactor<O>(p, stats.squares));
-    }
   }
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    StoreCodes(p, row, ChunkAt(i), EncodeFp8(v[i], inverse, p.e5m2));
+  StoreFp8(p, row, v, [inverse](int) { return inverse; });
+  if (threadIdx.x == 0 && !p.given_scale) {
+    p.scales[row] = __fmul_rn(__fdiv_rn(counted, p.fp8_greatest),
+                              NormFactor<O>(p, reduced.Squares()));
   }
 }
 
-// The greatest value of `lanes` lanes that stand together, a power of two.
-__device__ __forceinline__ float MaxOfLanes(float value, int lanes) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    if (step >= lanes) break;
-    value = MaxNan(value, __shfl_xor_sync(kAllLanes, value, step));
-  }
-  return value;
-}
-
+// A division for each lane instead of one for each chunk: what belongs to chunk
+// i is known to the i-th of the lanes that share a scale.
 template <QuantizeOp O, int kChunks>
-__device__ __forceinline__ void Fp8Blocks(const QuantizeParams& p, int64_t row,
+__device__ __forceinline__ void Fp8Blocks(const QuantizeParams& p, uint32_t row,
+                                          int turn,
                                           const float (&v)[kChunks][kChunk],
                                           RowStats stats) {
   constexpr int kLanes = kScaleBlock / kChunk;
-  float counted[kChunks];
+  float greatest[kChunks];
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    counted[i] = Counted(MaxOfLanes(ChunkMax(v[i]), kLanes));
-    StoreCodes(p, row, ChunkAt(i),
-               EncodeFp8(v[i], __fdiv_rn(p.fp8_greatest, counted[i]), p.e5m2));
+  for (int i = 0; i < kChunks; ++i) greatest[i] = ChunkMax(v[i]);
+  const float counted = Counted(DealOut<kLanes>(greatest, MaxNan));
+  const float inverse = __fdiv_rn(p.fp8_greatest, counted);
+  float inverses[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) inverses[i] = FromLane<kLanes>(inverse, i);
+  StoreFp8(p, row, v, [&inverses](int i) { return inverses[i]; });
+  float factor = 1;
+  if constexpr (kIsNorm<O>) {
+    const RowReduction<true, false, false> reduced(stats, turn);
+    factor = NormFactor<O>(p, reduced.Squares());
   }
-  if constexpr (kIsNorm<O>) stats = ReduceRow<true, false, false>(stats);
-  const float factor = NormFactor<O>(p, stats.squares);
-  if (threadIdx.x % kLanes != 0) return;
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int chunk = ChunkAt(i);
-    if (chunk < p.chunks) {
-      p.scales[chunk / kLanes * p.scale_pitch + row] =
-          __fmul_rn(__fdiv_rn(counted[i], p.fp8_greatest), factor);
-    }
+  const int own = threadIdx.x % kLanes;
+  const int block = ChunkAt<kChunks>(own) / kLanes;
+  if (own < kChunks && block * kLanes < p.chunks) {
+    p.scales[block * p.scale_pitch + row] =
+        __fmul_rn(__fdiv_rn(counted, p.fp8_greatest), factor);
   }
 }
 
 template <QuantizeOp O, int kChunks>
-__device__ __forceinline__ void Q8Groups(const QuantizeParams& p, int64_t row,
+__device__ __forceinline__ void Q8Groups(const QuantizeParams& p, uint32_t row,
+                                         int turn,
                                          const float (&v)[kChunks][kChunk],
                                          RowStats stats) {
-  constexpr int kLanes = kSumBlock / kChunk;
-  float counted[kChunks];
-  int sums[kChunks];
+  constexpr int kLanes = kSumBlock / kChunk;  // and chunks that they deal out
+  float counted[kChunks / kLanes], inverses[kChunks];
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    float greatest = MaxOfLanes(ChunkMax(v[i]), kLanes);
-    if (p.wide_groups) greatest = WarpMax(greatest);
-    counted[i] = Counted(greatest);
-    const uint2 codes =
-        EncodeInt8(v[i], __fdiv_rn(127.0f, counted[i]), kRoundToInteger,
-                   IsFinite(greatest) ? ~0u : 0u);
-    StoreCodes(p, row, ChunkAt(i), codes);
-    sums[i] = SumCodes(codes);
+  for (int i = 0; i < kChunks; i += kLanes) {
+    float greatest[kLanes];
 #pragma unroll
-    for (int step = 1; step < kLanes; step *= 2) {
-      sums[i] += __shfl_xor_sync(kAllLanes, sums[i], step);
+    for (int j = 0; j < kLanes; ++j) greatest[j] = ChunkMax(v[i + j]);
+    float own = DealOut<kLanes>(greatest, MaxNan);
+    if (p.wide_groups) {
+#pragma unroll
+      for (int step = kLanes; step < 32; step *= 2) {
+        own = MaxNan(own, __shfl_xor_sync(kAllLanes, own, step));
+      }
+    }
+    own = Counted(own);
+    const float inverse = __fdiv_rn(127.0f, own);
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) {
+      inverses[i + j] = FromLane<kLanes>(inverse, j);
+    }
+    counted[i / kLanes] = own;
+  }
+  int sum[kChunks];
+  StoreCodes<kChunks>(p, row, [&](int i) {
+    uint2 codes = EncodeInt8(v[i], inverses[i], kRoundToInteger);
+    if (isnan(inverses[i])) codes = make_uint2(0, 0);
+    sum[i] = SumCodes(codes);
+    return codes;
+  });
+  int sums[kChunks / kLanes];
+#pragma unroll
+  for (int i = 0; i < kChunks; i += kLanes) {
+    int part[kLanes];
+#pragma unroll
+    for (int j = 0; j < kLanes; ++j) part[j] = sum[i + j];
+    sums[i / kLanes] =
+        DealOut<kLanes>(part, [](int a, int b) { return a + b; });
+  }
+  float factor = 1;
+  if constexpr (kIsNorm<O>) {
+    const RowReduction<true, false, false> reduced(stats, turn);
+    factor = NormFactor<O>(p, reduced.Squares());
+  }
+  float2* pairs = reinterpret_cast<float2*>(p.scales) + row * p.scale_pitch;
+  const int own = threadIdx.x % kLanes;
+#pragma unroll
+  for (int i = 0; i < kChunks; i += kLanes) {
+    const int group = ChunkAt<kChunks>(i + own) / kLanes;
+    if (group * kLanes < p.chunks) {
+      const float scale =
+          __fmul_rn(__fdiv_rn(counted[i / kLanes], 127.0f), factor);
+      pairs[group] = make_float2(
+          scale, __fmul_rn(scale, static_cast<float>(sums[i / kLanes])));
     }
   }
-  if constexpr (kIsNorm<O>) stats = ReduceRow<true, false, false>(stats);
-  const float factor = NormFactor<O>(p, stats.squares);
-  if (threadIdx.x % kLanes != 0) return;
-  float2* pairs = reinterpret_cast<float2*>(p.scales) + row * p.scale_pitch;
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    const int chunk = ChunkAt(i);
-    if (chunk < p.chunks) {
-      const float scale = __fmul_rn(__fdiv_rn(counted[i], 127.0f), factor);
-      pairs[chunk / kLanes] =
-          make_float2(scale, __fmul_rn(scale, static_cast<float>(sums[i])));
+}
+
+template <QuantizeOp O, QuantizeCode C, int kChunks>
+__device__ __forceinline__ void EncodeRow(const QuantizeParams& p, uint32_t row,
+                                          int turn,
+                                          const float (&v)[kChunks][kChunk],
+                                          RowStats stats) {
+  if constexpr (C == QuantizeCode::kInt8Token) {
+    if (p.asymmetric) {
+      Int8Asymmetric<O>(p, row, turn, v, stats);
+    } else {
+      Int8Symmetric<O>(p, row, turn, v, stats);
     }
+  } else if constexpr (C == QuantizeCode::kFp8Token) {
+    Fp8Row<O>(p, row, turn, v, stats);
+  } else if constexpr (C == QuantizeCode::kFp8Block) {
+    Fp8Blocks<O>(p, row, turn, v, stats);
+  } else {
+    Q8Groups<O>(p, row, turn, v, stats);
   }
 }
 
@@ -345,56 +289,109 @@ template <QuantizeOp O, int kChunks>
 inline constexpr int kMinCtas =
     O == QuantizeOp::kSiluMul&& kChunks <= 4 ? 0 : 1;
 
+// A row for each CTA or, of short rows, each warp: all loads first.
 template <QuantizeOp O, typename T, QuantizeCode C, int kChunks, int kThreads>
 __global__ void __launch_bounds__(kThreads, kMinCtas<O, kChunks>)
     QuantizeRows(const __grid_constant__ QuantizeParams p) {
   LetDependentsStart();
-  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row >= p.m) return;  // whole warps, and no barrier ahead: rows of one
   WaitForDependency();
+  RawRow<O, T, kChunks> raw;
+  if constexpr (IsStaged(O, sizeof(T), kChunks)) {
+    const uint32_t places = StagePlaces<O, kChunks>();
+    ClearAbsent<O, kChunks>(p, places);
+    AskForRow<O, kChunks>(p, row, places);
+    WaitCopies<0>();
+    TakeRow(places, raw);
+  } else {
+    LoadRow(p, row, raw);
+  }
   float v[kChunks][kChunk];
   RowStats stats;
-  MakeValues<O, T>(p, row, v, stats.squares);
-  if constexpr (C == QuantizeCode::kInt8Token) Int8Row<O>(p, row, v, stats);
-  if constexpr (C == QuantizeCode::kFp8Token) Fp8Row<O>(p, row, v, stats);
-  if constexpr (C == QuantizeCode::kFp8Block) Fp8Blocks<O>(p, row, v, stats);
-  if constexpr (C == QuantizeCode::kQ8) Q8Groups<O>(p, row, v, stats);
+  const auto weights_of = [&p](int i, float(&weights)[kChunk]) {
+    LoadWeights<kChunks>(p, i, weights);
+  };
+  MakeValues(p, row, raw, weights_of, v, stats.squares);
+  EncodeRow<O, C>(p, row, 0, v, stats);
 }
 
-template <QuantizeOp O, typename T, int kShape>
-const void* QuantizeKernelOf(QuantizeCode code) {
-  constexpr RowShape kRow = kRowShapes[kShape];
-  switch (code) {
-    case QuantizeCode::kInt8Token:
-      return reinterpret_cast<const void*>(
-          &QuantizeRows<O, T, QuantizeCode::kInt8Token, kRow.chunks,
-                        kRow.max_threads>);
-    case QuantizeCode::kFp8Token:
-    case QuantizeCode::kFp8Tensor:
-      return reinterpret_cast<const void*>(
-          &QuantizeRows<O, T, QuantizeCode::kFp8Token, kRow.chunks,
-                        kRow.max_threads>);
-    case QuantizeCode::kFp8Block:
-      return reinterpret_cast<const void*>(
-          &QuantizeRows<O, T, QuantizeCode::kFp8Block, kRow.chunks,
-                        kRow.max_threads>);
-    case QuantizeCode::kQ8:
-      return reinterpret_cast<const void*>(
-          &QuantizeRows<O, T, QuantizeCode::kQ8, kRow.chunks,
-                        kRow.max_threads>);
+// A CTA (or, of short rows, a warp) walks through rows, the next kStages of
+// which are on their way to shared memory; the weights stay in registers. They
+// are read before the kernel ahead has ended.
+template <QuantizeOp O, typename T, QuantizeCode C, int kChunks, int kThreads,
+          int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
+    WalkRows(const __grid_constant__ QuantizeParams p) {
+  static_assert(sizeof(T) == 2, "stages are of 16-bit inputs");
+  LetDependentsStart();
+  const uint32_t step = gridDim.x * blockDim.y;
+  uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
+  float weights[kIsNorm<O> ? kChunks : 1][kChunk];
+  if constexpr (kIsNorm<O>) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) LoadWeights<kChunks>(p, i, weights[i]);
   }
-  return nullptr;
+  const auto weights_of = [&weights](int i, float(&result)[kChunk]) {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) result[j] = weights[i][j];
+  };
+  WaitForDependency();
+  const uint32_t places = StagePlaces<O, kChunks>();
+  const uint32_t stage_bytes =
+      blockDim.x * blockDim.y * (kChunks * kInputs<O> * sizeof(uint4));
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) {
+    ClearAbsent<O, kChunks>(p, places + i * stage_bytes);
+    AskForRow<O, kChunks>(p, row + i * step, places + i * stage_bytes);
+  }
+  uint32_t staged = places;
+  for (int turn = 0; row < p.m; row += step, turn ^= 1) {
+    WaitCopies<kStages - 1>();
+    RawRow<O, T, kChunks> raw;
+    TakeRow(staged, raw);
+    float v[kChunks][kChunk];
+    RowStats stats;
+    MakeValues(p, row, raw, weights_of, v, stats.squares);
+    AskForRow<O, kChunks>(p, row + kStages * step, staged);
+    staged += stage_bytes;
+    if (staged == places + kStages * stage_bytes) staged = places;
+    EncodeRow<O, C>(p, row, turn, v, stats);
+  }
+}
+
+template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
+const void* QuantizeKernelOf() {
+  constexpr RowShape kRow = kRowShapes[kShape];
+  if constexpr (kRow.stages == 0) {
+    return reinterpret_cast<const void*>(
+        &QuantizeRows<O, T, C, kRow.chunks, kRow.max_threads>);
+  } else if constexpr (MayWalk(O, sizeof(T))) {
+    return reinterpret_cast<const void*>(
+        &WalkRows<O, T, C, kRow.chunks, kRow.max_threads, kRow.stages>);
+  } else {
+    return nullptr;
+  }
+}
+
+template <QuantizeOp O, typename T, int kCode>
+void SetQuantizeKernels(QuantizeKernels& kernels) {
+  constexpr QuantizeCode kOf = kCompiledCodes[kCode];
+  kernels.kernel[kCode][0] = QuantizeKernelOf<O, T, kOf, 0>();
+  kernels.kernel[kCode][1] = QuantizeKernelOf<O, T, kOf, 1>();
+  kernels.kernel[kCode][2] = QuantizeKernelOf<O, T, kOf, 2>();
+  kernels.kernel[kCode][3] = QuantizeKernelOf<O, T, kOf, 3>();
+  static_assert(kNumRowShapes == 4, "one line a shape");
 }
 
 template <QuantizeOp O, typename T>
 QuantizeKernels MakeQuantizeKernels() {
   QuantizeKernels kernels{};
-  for (int i = 0; i < kNumCompiledCodes; ++i) {
-    kernels.kernel[i][0] = QuantizeKernelOf<O, T, 0>(kCompiledCodes[i]);
-    kernels.kernel[i][1] = QuantizeKernelOf<O, T, 1>(kCompiledCodes[i]);
-    kernels.kernel[i][2] = QuantizeKernelOf<O, T, 2>(kCompiledCodes[i]);
-  }
-  static_assert(kNumRowShapes == 3, "one line a shape");
+  SetQuantizeKernels<O, T, 0>(kernels);
+  SetQuantizeKernels<O, T, 1>(kernels);
+  SetQuantizeKernels<O, T, 2>(kernels);
+  SetQuantizeKernels<O, T, 3>(kernels);
+  static_assert(kNumCompiledCodes == 4, "one line a code");
   return kernels;
 }
 

@@ -8,38 +8,46 @@
 
 namespace nibble::kernels::cuda {
 
-// QuantizeArgs with everything worked out. By value.
+// QuantizeArgs with everything worked out. By value. What the first loads need
+// stands first: a line of parameters comes from memory when it is asked for.
+// Rows and the bytes between them in 32 bits: an address is one multiplication.
 struct QuantizeParams {
   const char* x = nullptr;
-  const char* up = nullptr;
-  char* residual = nullptr;
   const float* weight = nullptr;
-  int64_t x_bytes = 0;         // from row to row, of x and up
-  int64_t residual_bytes = 0;  // from row to row
-  int64_t m = 0;
-  int chunks = 0;       // k / 8
-  int code_chunks = 0;  // those that are stored: an even number
+  uint32_t m = 0;
+  uint32_t x_bytes = 0;         // from row to row, of x and up
+  int chunks = 0;               // k / 8
+  uint32_t residual_bytes = 0;  // from row to row
+  char* residual = nullptr;
+  const char* up = nullptr;
+  uint8_t* codes = nullptr;
+  float* scales = nullptr;
+  uint32_t code_bytes = 0;  // from row to row
   float eps = 0;
   float inverse_k = 0;
 
-  uint8_t* codes = nullptr;
-  int64_t code_bytes = 0;  // from row to row
-  float* scales = nullptr;
-  int64_t scale_pitch = 0;  // kFp8Block: floats; kQ8: pairs of a row
   int32_t* zeros = nullptr;
   float* greatest = nullptr;
-  float fp8_greatest = 0;  // of the format
+  int64_t scale_pitch = 0;  // kFp8Block: floats; kQ8: pairs of a row
+  float fp8_greatest = 0;   // of the format
   bool e5m2 = false;
   bool asymmetric = false;
   bool given_scale = false;
   bool wide_groups = false;  // kQ8: 256 values share a scale
 };
 
-// Whether inputs come by asynchronous copies through shared memory, 16 bytes
-// for each run of eight values, input and thread: those of SiLU-mul, so that
-// all loads of a row are under way although registers hold its values only.
+// Whether the kernel that takes one row has its inputs come by asynchronous
+// copies through shared memory, 16 bytes for each run of eight values, input
+// and thread: those of SiLU-mul, so that all loads of a row are under way
+// although registers hold its values only.
 constexpr bool IsStaged(QuantizeOp op, int64_t element_bytes, int chunks) {
   return op == QuantizeOp::kSiluMul && element_bytes == 2 && chunks <= 4;
+}
+
+// Whether there is a kernel that walks through rows.
+constexpr bool MayWalk(QuantizeOp op, int64_t element_bytes) {
+  return (op == QuantizeOp::kPlain || op == QuantizeOp::kNorm) &&
+         element_bytes == 2;
 }
 
 // What the kernels tell apart when they are compiled: a given scale is a
@@ -50,7 +58,7 @@ inline constexpr QuantizeCode kCompiledCodes[] = {
 inline constexpr int kNumCompiledCodes = 4;
 
 // Kernels of one operation and type, to be launched with threads [32 * warps
-// of a row, rows] and one QuantizeParams.
+// of a row, rows] and one QuantizeParams. Null where there is none.
 struct QuantizeKernels {
   const void* kernel[kNumCompiledCodes][kNumRowShapes];
 };

@@ -5,19 +5,24 @@
 
 namespace nibble::kernels::cuda {
 
-// Up to max_threads threads, each with `chunks` runs of eight values.
+// Up to max_threads threads, each with `chunks` runs of eight values. Without
+// stages a CTA takes one row; with them it walks through rows, so many of which
+// are on their way to shared memory.
 struct RowShape {
   int chunks = 0;
   int max_threads = 0;
+  int stages = 0;
 
   constexpr int64_t MaxK() const { return int64_t{8} * chunks * max_threads; }
 };
 
-// By rising k.
-inline constexpr RowShape kRowShapes[] = {{4, 512}, {8, 512}, {8, 1024}};
-inline constexpr int kNumRowShapes = 3;
+// Those without stages by rising k.
+inline constexpr RowShape kRowShapes[] = {
+    {4, 512, 0}, {8, 512, 0}, {8, 1024, 0}, {4, 512, 6}};
+inline constexpr int kNumRowShapes = 4;
+inline constexpr int kWalkingShape = 3;
 
-// The first that holds rows of k, 0 <= k <= the MaxK of the last.
+// The first without stages that holds rows of k, 0 <= k <= MaxK of the last.
 constexpr int RowShapeFor(int64_t k) {
   int shape = 0;
   while (kRowShapes[shape].MaxK() < k) ++shape;
