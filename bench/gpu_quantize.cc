@@ -319,8 +319,7 @@ void OperationSweep::Time(const Encoding& encoding, int shape, double error) {
   row.choice = absl::StrCat(
       spread.chunks, "x8 a thread, ",
       RoundUp(DivideUp(k, int64_t{8} * spread.chunks), int64_t{32}),
-      " threads a row",
-      spread.stages == 0 ? "" : absl::StrCat(", ", spread.stages, " stages"));
+      " threads a row, ", spread.ctas, " CTAs");
   row.rel_err = error;
   row.bytes = m_ * k * (2 * (operation_.inputs + operation_.outputs) + 1) +
               ScaleBytes(encoding, m_, k);
@@ -359,16 +358,9 @@ void OperationSweep::Run(const Encoding& encoding) {
     return;
   }
   if (options_.check_only) return;
-  const QuantizeArgs args = ArgsOf(encoding, 0);
-  const int best = kernels::cuda::BestRowShape(args, *tools_.device);
-  Time(encoding, best, error);
-  if (!options_.every) return;
-  for (int shape = 0; shape < kernels::cuda::kNumRowShapes; ++shape) {
-    if (shape != best &&
-        kernels::cuda::HasRowShape(args, shape, *tools_.device)) {
-      Time(encoding, shape, error);
-    }
-  }
+  const int first = kernels::cuda::RowShapeFor(operation_.k);
+  const int last = options_.every ? kernels::cuda::kNumRowShapes - 1 : first;
+  for (int shape = first; shape <= last; ++shape) Time(encoding, shape, error);
 }
 
 }  // namespace

@@ -15,15 +15,11 @@ namespace nibble::kernels::cuda {
 namespace {
 
 constexpr int kChunk = 8;  // of encode.cuh
-constexpr unsigned kWarp = 32;
+constexpr int kWarp = 32;
 // A row of one warp has no barrier, so that rows can share a CTA.
-constexpr unsigned kWarpRows = 4;
+constexpr int kWarpRows = 4;
 constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();  // gridDim.x
-static_assert(kRowShapes[kWalkingShape - 1].MaxK() == kMaxQuantizeK);
-// What the registers of an SM hold of kernels that walk.
-constexpr int kWalkingThreads = 512;
-// What is in shared memory besides stages: parts of sums; the system's.
-constexpr int64_t kOtherSharedBytes = 2048;
+static_assert(kRowShapes[kNumRowShapes - 1].MaxK() == kMaxQuantizeK);
 
 bool IsAligned(const void* p, int64_t pitch_bytes) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && pitch_bytes % 16 == 0;
@@ -126,33 +122,6 @@ const void* KernelOf(const QuantizeArgs& args, int shape) {
   return kernels.kernel[found - kCompiledCodes][shape];
 }
 
-// The threads of a CTA: of a row, and rows.
-dim3 BlockOf(int64_t k, const RowShape& shape) {
-  const auto threads = static_cast<unsigned>(
-      RoundUp(DivideUp(k, int64_t{kChunk} * shape.chunks), int64_t{kWarp}));
-  return {threads, threads == kWarp ? kWarpRows : 1u, 1};
-}
-
-int64_t StageBytes(const QuantizeArgs& args, const RowShape& shape) {
-  const dim3 block = BlockOf(args.k, shape);
-  const int64_t input_bytes = int64_t{16} * shape.chunks * block.x * block.y;
-  if (shape.stages > 0) return shape.stages * input_bytes;
-  constexpr int kInputs = 2;
-  return IsStaged(args.op, ElementBytes(args.dtype), shape.chunks)
-             ? kInputs * input_bytes
-             : 0;
-}
-
-// CTAs that walk: as many as run at the same time.
-int64_t WalkingCtas(const QuantizeArgs& args, const DeviceInfo& device) {
-  const dim3 block = BlockOf(args.k, kRowShapes[kWalkingShape]);
-  const int64_t held =
-      device.shared_memory_bytes /
-      (StageBytes(args, kRowShapes[kWalkingShape]) + kOtherSharedBytes);
-  return device.multiprocessors *
-         std::min<int64_t>(held, kWalkingThreads / (block.x * block.y));
-}
-
 }  // namespace
 
 absl::Status CheckQuantizeShape(int64_t m, int64_t k) {
@@ -168,24 +137,6 @@ absl::Status CheckQuantizeShape(int64_t m, int64_t k) {
   return absl::OkStatus();
 }
 
-bool HasRowShape(const QuantizeArgs& args, int shape,
-                 const DeviceInfo& device) {
-  if (args.k > kRowShapes[shape].MaxK()) return false;
-  return shape != kWalkingShape ||
-         (MayWalk(args.op, ElementBytes(args.dtype)) &&
-          WalkingCtas(args, device) > 0);
-}
-
-// Walking pays where CTAs come to a second row.
-int BestRowShape(const QuantizeArgs& args, const DeviceInfo& device) {
-  if (HasRowShape(args, kWalkingShape, device) &&
-      args.m > WalkingCtas(args, device) *
-                   BlockOf(args.k, kRowShapes[kWalkingShape]).y) {
-    return kWalkingShape;
-  }
-  return RowShapeFor(args.k);
-}
-
 void LaunchQuantize(const QuantizeArgs& args, const DeviceInfo& device,
                     const Stream& stream,
                     const QuantizeLaunchOptions& options) {
@@ -193,23 +144,27 @@ void LaunchQuantize(const QuantizeArgs& args, const DeviceInfo& device,
   if (args.m == 0) return;
   CheckInputs(args);
   CheckOutputs(args);
-  const int index =
-      options.shape >= 0 ? options.shape : BestRowShape(args, device);
+  const int index = options.shape >= 0 ? options.shape : RowShapeFor(args.k);
   NIBBLE_CHECK_LT(index, kNumRowShapes);
-  NIBBLE_CHECK(HasRowShape(args, index, device));
   const RowShape& shape = kRowShapes[index];
+  NIBBLE_CHECK_LE(args.k, shape.MaxK());
   const void* kernel = KernelOf(args, index);
   const KernelTraits traits = PrepareKernel(kernel, device.index);
 
+  const auto threads = static_cast<int>(RoundUp(
+      DivideUp(args.k, int64_t{kChunk} * shape.chunks), int64_t{kWarp}));
+  const int rows = threads == kWarp ? kWarpRows : 1;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t launch{};
-  launch.blockDim = BlockOf(args.k, shape);
-  launch.dynamicSmemBytes = static_cast<size_t>(StageBytes(args, shape));
-  int64_t ctas = DivideUp<int64_t>(args.m, launch.blockDim.y);
-  if (index == kWalkingShape) ctas = std::min(ctas, WalkingCtas(args, device));
-  launch.gridDim = dim3(static_cast<unsigned>(ctas));
+  launch.gridDim = dim3(static_cast<unsigned>(DivideUp<int64_t>(args.m, rows)));
+  launch.blockDim = dim3(threads, rows);
+  if (IsStaged(args.op, ElementBytes(args.dtype), shape.chunks)) {
+    constexpr int kInputs = 2;
+    launch.dynamicSmemBytes =
+        static_cast<size_t>(16) * threads * rows * shape.chunks * kInputs;
+  }
   launch.stream = stream.get();
   launch.attrs = &attribute;
   launch.numAttrs = options.overlap && traits.may_overlap ? 1 : 0;

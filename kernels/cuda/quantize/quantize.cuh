@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/linear/mma.cuh"
 #include "kernels/cuda/quantize/encode.cuh"
@@ -92,14 +93,14 @@ __device__ __forceinline__ void StoreFp8(const QuantizeParams& p, uint32_t row,
 
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Int8Symmetric(const QuantizeParams& p,
-                                              uint32_t row, int turn,
+                                              uint32_t row,
                                               const float (&v)[kChunks][kChunk],
                                               RowStats stats) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     stats.above = MaxNan(stats.above, ChunkMax(v[i]));
   }
-  const RowReduction<kIsNorm<O>, true, false> reduced(stats, turn);
+  const RowReduction<kIsNorm<O>, true, false> reduced(stats);
   const float counted = Counted(reduced.Above());
   const float inverse = __fdiv_rn(127.0f, counted);
   StoreInt8(p, row, v, inverse, kRoundToInteger);
@@ -111,8 +112,8 @@ __device__ __forceinline__ void Int8Symmetric(const QuantizeParams& p,
 
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Int8Asymmetric(
-    const QuantizeParams& p, uint32_t row, int turn,
-    const float (&v)[kChunks][kChunk], RowStats stats) {
+    const QuantizeParams& p, uint32_t row, const float (&v)[kChunks][kChunk],
+    RowStats stats) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
 #pragma unroll
@@ -121,7 +122,7 @@ __device__ __forceinline__ void Int8Asymmetric(
       stats.below = MaxNan(stats.below, -v[i][j]);
     }
   }
-  const RowReduction<kIsNorm<O>, true, true> reduced(stats, turn);
+  const RowReduction<kIsNorm<O>, true, true> reduced(stats);
   const float below = reduced.Below();
   const float width = __fadd_rn(reduced.Above(), below);
   const float counted = Counted(width);
@@ -141,14 +142,13 @@ __device__ __forceinline__ void Int8Asymmetric(
 
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Fp8Row(const QuantizeParams& p, uint32_t row,
-                                       int turn,
                                        const float (&v)[kChunks][kChunk],
                                        RowStats stats) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     stats.above = MaxNan(stats.above, ChunkMax(v[i]));
   }
-  const RowReduction<kIsNorm<O>, true, false> reduced(stats, turn);
+  const RowReduction<kIsNorm<O>, true, false> reduced(stats);
   const float greatest = reduced.Above();
   const float counted = Counted(greatest);
   float inverse;
@@ -174,7 +174,6 @@ __device__ __forceinline__ void Fp8Row(const QuantizeParams& p, uint32_t row,
 // i is known to the i-th of the lanes that share a scale.
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Fp8Blocks(const QuantizeParams& p, uint32_t row,
-                                          int turn,
                                           const float (&v)[kChunks][kChunk],
                                           RowStats stats) {
   constexpr int kLanes = kScaleBlock / kChunk;
@@ -189,7 +188,7 @@ __device__ __forceinline__ void Fp8Blocks(const QuantizeParams& p, uint32_t row,
   StoreFp8(p, row, v, [&inverses](int i) { return inverses[i]; });
   float factor = 1;
   if constexpr (kIsNorm<O>) {
-    const RowReduction<true, false, false> reduced(stats, turn);
+    const RowReduction<true, false, false> reduced(stats);
     factor = NormFactor<O>(p, reduced.Squares());
   }
   const int own = threadIdx.x % kLanes;
@@ -202,7 +201,6 @@ __device__ __forceinline__ void Fp8Blocks(const QuantizeParams& p, uint32_t row,
 
 template <QuantizeOp O, int kChunks>
 __device__ __forceinline__ void Q8Groups(const QuantizeParams& p, uint32_t row,
-                                         int turn,
                                          const float (&v)[kChunks][kChunk],
                                          RowStats stats) {
   constexpr int kLanes = kSumBlock / kChunk;  // and chunks that they deal out
@@ -245,7 +243,7 @@ __device__ __forceinline__ void Q8Groups(const QuantizeParams& p, uint32_t row,
   }
   float factor = 1;
   if constexpr (kIsNorm<O>) {
-    const RowReduction<true, false, false> reduced(stats, turn);
+    const RowReduction<true, false, false> reduced(stats);
     factor = NormFactor<O>(p, reduced.Squares());
   }
   float2* pairs = reinterpret_cast<float2*>(p.scales) + row * p.scale_pitch;
@@ -264,35 +262,37 @@ __device__ __forceinline__ void Q8Groups(const QuantizeParams& p, uint32_t row,
 
 template <QuantizeOp O, QuantizeCode C, int kChunks>
 __device__ __forceinline__ void EncodeRow(const QuantizeParams& p, uint32_t row,
-                                          int turn,
                                           const float (&v)[kChunks][kChunk],
                                           RowStats stats) {
   if constexpr (C == QuantizeCode::kInt8Token) {
     if (p.asymmetric) {
-      Int8Asymmetric<O>(p, row, turn, v, stats);
+      Int8Asymmetric<O>(p, row, v, stats);
     } else {
-      Int8Symmetric<O>(p, row, turn, v, stats);
+      Int8Symmetric<O>(p, row, v, stats);
     }
   } else if constexpr (C == QuantizeCode::kFp8Token) {
-    Fp8Row<O>(p, row, turn, v, stats);
+    Fp8Row<O>(p, row, v, stats);
   } else if constexpr (C == QuantizeCode::kFp8Block) {
-    Fp8Blocks<O>(p, row, turn, v, stats);
+    Fp8Blocks<O>(p, row, v, stats);
   } else {
-    Q8Groups<O>(p, row, turn, v, stats);
+    Q8Groups<O>(p, row, v, stats);
   }
 }
 
-// How many CTAs of the most threads an SM must have room for, 0: no wish. One
-// gives the compiler registers to issue a row's loads before the first value is
-// used; SiLU-mul has stages for that, and better has two CTAs that take turns.
-template <QuantizeOp O, int kChunks>
-inline constexpr int kMinCtas =
-    O == QuantizeOp::kSiluMul&& kChunks <= 4 ? 0 : 1;
+// The wish of a shape gives the compiler registers to issue a row's loads
+// before the first value is used; SiLU-mul has stages for that.
+template <QuantizeOp O, typename T, int kShape>
+inline constexpr int kMinCtas = IsStaged(O, sizeof(T),
+                                         kRowShapes[kShape].chunks)
+                                    ? 0
+                                    : kRowShapes[kShape].ctas;
 
 // A row for each CTA or, of short rows, each warp: all loads first.
-template <QuantizeOp O, typename T, QuantizeCode C, int kChunks, int kThreads>
-__global__ void __launch_bounds__(kThreads, kMinCtas<O, kChunks>)
+template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
+__global__ void __launch_bounds__(kRowShapes[kShape].max_threads,
+                                  kMinCtas<O, T, kShape>)
     QuantizeRows(const __grid_constant__ QuantizeParams p) {
+  constexpr int kChunks = kRowShapes[kShape].chunks;
   LetDependentsStart();
   const uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
   if (row >= p.m) return;  // whole warps, and no barrier ahead: rows of one
@@ -313,84 +313,25 @@ __global__ void __launch_bounds__(kThreads, kMinCtas<O, kChunks>)
     LoadWeights<kChunks>(p, i, weights);
   };
   MakeValues(p, row, raw, weights_of, v, stats.squares);
-  EncodeRow<O, C>(p, row, 0, v, stats);
+  EncodeRow<O, C>(p, row, v, stats);
 }
 
-// A CTA (or, of short rows, a warp) walks through rows, the next kStages of
-// which are on their way to shared memory; the weights stay in registers. They
-// are read before the kernel ahead has ended.
-template <QuantizeOp O, typename T, QuantizeCode C, int kChunks, int kThreads,
-          int kStages>
-__global__ void __launch_bounds__(kThreads, 1)
-    WalkRows(const __grid_constant__ QuantizeParams p) {
-  static_assert(sizeof(T) == 2, "stages are of 16-bit inputs");
-  LetDependentsStart();
-  const uint32_t step = gridDim.x * blockDim.y;
-  uint32_t row = blockIdx.x * blockDim.y + threadIdx.y;
-  float weights[kIsNorm<O> ? kChunks : 1][kChunk];
-  if constexpr (kIsNorm<O>) {
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) LoadWeights<kChunks>(p, i, weights[i]);
-  }
-  const auto weights_of = [&weights](int i, float(&result)[kChunk]) {
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) result[j] = weights[i][j];
-  };
-  WaitForDependency();
-  const uint32_t places = StagePlaces<O, kChunks>();
-  const uint32_t stage_bytes =
-      blockDim.x * blockDim.y * (kChunks * kInputs<O> * sizeof(uint4));
-#pragma unroll
-  for (int i = 0; i < kStages; ++i) {
-    ClearAbsent<O, kChunks>(p, places + i * stage_bytes);
-    AskForRow<O, kChunks>(p, row + i * step, places + i * stage_bytes);
-  }
-  uint32_t staged = places;
-  for (int turn = 0; row < p.m; row += step, turn ^= 1) {
-    WaitCopies<kStages - 1>();
-    RawRow<O, T, kChunks> raw;
-    TakeRow(staged, raw);
-    float v[kChunks][kChunk];
-    RowStats stats;
-    MakeValues(p, row, raw, weights_of, v, stats.squares);
-    AskForRow<O, kChunks>(p, row + kStages * step, staged);
-    staged += stage_bytes;
-    if (staged == places + kStages * stage_bytes) staged = places;
-    EncodeRow<O, C>(p, row, turn, v, stats);
-  }
-}
-
-template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
-const void* QuantizeKernelOf() {
-  constexpr RowShape kRow = kRowShapes[kShape];
-  if constexpr (kRow.stages == 0) {
-    return reinterpret_cast<const void*>(
-        &QuantizeRows<O, T, C, kRow.chunks, kRow.max_threads>);
-  } else if constexpr (MayWalk(O, sizeof(T))) {
-    return reinterpret_cast<const void*>(
-        &WalkRows<O, T, C, kRow.chunks, kRow.max_threads, kRow.stages>);
-  } else {
-    return nullptr;
-  }
-}
-
-template <QuantizeOp O, typename T, int kCode>
-void SetQuantizeKernels(QuantizeKernels& kernels) {
-  constexpr QuantizeCode kOf = kCompiledCodes[kCode];
-  kernels.kernel[kCode][0] = QuantizeKernelOf<O, T, kOf, 0>();
-  kernels.kernel[kCode][1] = QuantizeKernelOf<O, T, kOf, 1>();
-  kernels.kernel[kCode][2] = QuantizeKernelOf<O, T, kOf, 2>();
-  kernels.kernel[kCode][3] = QuantizeKernelOf<O, T, kOf, 3>();
-  static_assert(kNumRowShapes == 4, "one line a shape");
+template <QuantizeOp O, typename T, QuantizeCode C, int... kShapes>
+void SetQuantizeKernels(std::integer_sequence<int, kShapes...>,
+                        const void* (&kernels)[kNumRowShapes]) {
+  ((kernels[kShapes] =
+        reinterpret_cast<const void*>(&QuantizeRows<O, T, C, kShapes>)),
+   ...);
 }
 
 template <QuantizeOp O, typename T>
 QuantizeKernels MakeQuantizeKernels() {
+  constexpr std::make_integer_sequence<int, kNumRowShapes> kShapes;
   QuantizeKernels kernels{};
-  SetQuantizeKernels<O, T, 0>(kernels);
-  SetQuantizeKernels<O, T, 1>(kernels);
-  SetQuantizeKernels<O, T, 2>(kernels);
-  SetQuantizeKernels<O, T, 3>(kernels);
+  SetQuantizeKernels<O, T, kCompiledCodes[0]>(kShapes, kernels.kernel[0]);
+  SetQuantizeKernels<O, T, kCompiledCodes[1]>(kShapes, kernels.kernel[1]);
+  SetQuantizeKernels<O, T, kCompiledCodes[2]>(kShapes, kernels.kernel[2]);
+  SetQuantizeKernels<O, T, kCompiledCodes[3]>(kShapes, kernels.kernel[3]);
   static_assert(kNumCompiledCodes == 4, "one line a code");
   return kernels;
 }

@@ -82,14 +82,9 @@ struct QuantizeLaunchOptions {
   // Programmatic dependent launch, where the kernel can: starts while the
   // kernel ahead still runs, and waits for it before it reads or writes.
   bool overlap = false;
-  // An index into kRowShapes (row_shape.h) that HasRowShape; -1: the best one.
+  // An index into kRowShapes (row_shape.h) that holds k; -1: RowShapeFor(k).
   int shape = -1;
 };
-
-// Whether there is a kernel of this shape for the arguments on the device.
-bool HasRowShape(const QuantizeArgs& args, int shape, const DeviceInfo& device);
-// The one that is taken where none is asked for.
-int BestRowShape(const QuantizeArgs& args, const DeviceInfo& device);
 
 // Enqueues it. m = 0 is a no-op.
 void LaunchQuantize(const QuantizeArgs& args, const DeviceInfo& device,

@@ -44,12 +44,6 @@ constexpr bool IsStaged(QuantizeOp op, int64_t element_bytes, int chunks) {
   return op == QuantizeOp::kSiluMul && element_bytes == 2 && chunks <= 4;
 }
 
-// Whether there is a kernel that walks through rows.
-constexpr bool MayWalk(QuantizeOp op, int64_t element_bytes) {
-  return (op == QuantizeOp::kPlain || op == QuantizeOp::kNorm) &&
-         element_bytes == 2;
-}
-
 // What the kernels tell apart when they are compiled: a given scale is a
 // matter of kFp8Token's.
 inline constexpr QuantizeCode kCompiledCodes[] = {
@@ -58,7 +52,7 @@ inline constexpr QuantizeCode kCompiledCodes[] = {
 inline constexpr int kNumCompiledCodes = 4;
 
 // Kernels of one operation and type, to be launched with threads [32 * warps
-// of a row, rows] and one QuantizeParams. Null where there is none.
+// of a row, rows] and one QuantizeParams.
 struct QuantizeKernels {
   const void* kernel[kNumCompiledCodes][kNumRowShapes];
 };

@@ -32,10 +32,9 @@ __device__ __forceinline__ float WarpSum(float value) {
   return value;
 }
 
-// A number of each warp of a row, four a load. For two rows, since what one row
-// left is read before the barrier of the next.
+// A number of each warp of a row, four a load.
 struct alignas(16) WarpParts {
-  float part[2][kMaxWarps];
+  float part[kMaxWarps];
 };
 __device__ __forceinline__ WarpParts& SharedParts(int stat) {
   __shared__ WarpParts parts[3];
@@ -47,19 +46,18 @@ __device__ __forceinline__ int RowWarps() {
 }
 
 // Leaves the warp's number, the last warp also zeros up to a multiple of four.
-__device__ __forceinline__ void LeavePart(WarpParts& parts, int turn,
-                                          float value) {
+__device__ __forceinline__ void LeavePart(WarpParts& parts, float value) {
   const int warps = RowWarps();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int at = warp + static_cast<int>(threadIdx.x) % 32;
   if (at < (warp + 1 == warps ? (warps + 3) / 4 * 4 : warp + 1)) {
-    parts.part[turn][at] = at == warp ? value : 0.0f;
+    parts.part[at] = at == warp ? value : 0.0f;
   }
 }
 
 template <bool kSum>
-__device__ __forceinline__ float JoinParts(const WarpParts& parts, int turn) {
-  const auto* quads = reinterpret_cast<const float4*>(parts.part[turn]);
+__device__ __forceinline__ float JoinParts(const WarpParts& parts) {
+  const auto* quads = reinterpret_cast<const float4*>(parts.part);
   float value = 0;
 #pragma unroll 1
   for (int i = 0; 4 * i < RowWarps(); ++i) {
@@ -81,40 +79,35 @@ struct RowStats {
   float below = 0;
 };
 
-// Reductions over the threads of a row, all of which call them: Put a row's
-// numbers, then ask. `turn` is 0 and 1 by turns from row to row.
+// A reduction over the threads of a row, all of which make it together, once in
+// a kernel. Lives in registers and shared memory.
 template <bool kSquares, bool kAbove, bool kBelow>
 class RowReduction final {
  public:
-  __device__ __forceinline__ RowReduction(RowStats stats, int turn)
-      : turn_(turn) {
+  __device__ __forceinline__ explicit RowReduction(RowStats stats) {
     if constexpr (kSquares) stats_.squares = WarpSum(stats.squares);
     if constexpr (kAbove) stats_.above = WarpMax(stats.above);
     if constexpr (kBelow) stats_.below = WarpMax(stats.below);
     if (RowWarps() == 1) return;
-    if constexpr (kSquares) LeavePart(SharedParts(0), turn, stats_.squares);
-    if constexpr (kAbove) LeavePart(SharedParts(1), turn, stats_.above);
-    if constexpr (kBelow) LeavePart(SharedParts(2), turn, stats_.below);
+    if constexpr (kSquares) LeavePart(SharedParts(0), stats_.squares);
+    if constexpr (kAbove) LeavePart(SharedParts(1), stats_.above);
+    if constexpr (kBelow) LeavePart(SharedParts(2), stats_.below);
     __syncthreads();
   }
 
   __device__ __forceinline__ float Squares() const {
     if constexpr (!kSquares) return 0;
-    return RowWarps() == 1 ? stats_.squares
-                           : JoinParts<true>(SharedParts(0), turn_);
+    return RowWarps() == 1 ? stats_.squares : JoinParts<true>(SharedParts(0));
   }
   __device__ __forceinline__ float Above() const {
-    return RowWarps() == 1 ? stats_.above
-                           : JoinParts<false>(SharedParts(1), turn_);
+    return RowWarps() == 1 ? stats_.above : JoinParts<false>(SharedParts(1));
   }
   __device__ __forceinline__ float Below() const {
-    return RowWarps() == 1 ? stats_.below
-                           : JoinParts<false>(SharedParts(2), turn_);
+    return RowWarps() == 1 ? stats_.below : JoinParts<false>(SharedParts(2));
   }
 
  private:
   RowStats stats_;  // of the warp
-  int turn_;
 };
 
 // value[i] of the kLanes lanes of a group joined, for each i; the results are

@@ -5,24 +5,22 @@
 
 namespace nibble::kernels::cuda {
 
-// Up to max_threads threads, each with `chunks` runs of eight values. Without
-// stages a CTA takes one row; with them it walks through rows, so many of which
-// are on their way to shared memory.
+// Up to max_threads threads, each with `chunks` runs of eight values; so many
+// CTAs of the most threads that an SM has registers for, 0: no wish.
 struct RowShape {
   int chunks = 0;
   int max_threads = 0;
-  int stages = 0;
+  int ctas = 0;
 
   constexpr int64_t MaxK() const { return int64_t{8} * chunks * max_threads; }
 };
 
-// Those without stages by rising k.
+// By rising k.
 inline constexpr RowShape kRowShapes[] = {
-    {4, 512, 0}, {8, 512, 0}, {8, 1024, 0}, {4, 512, 6}};
+    {4, 128, 7}, {4, 512, 1}, {8, 512, 1}, {8, 1024, 1}};
 inline constexpr int kNumRowShapes = 4;
-inline constexpr int kWalkingShape = 3;
 
-// The first without stages that holds rows of k, 0 <= k <= MaxK of the last.
+// The first that holds rows of k, 0 <= k <= the MaxK of the last.
 constexpr int RowShapeFor(int64_t k) {
   int shape = 0;
   while (kRowShapes[shape].MaxK() < k) ++shape;

@@ -234,13 +234,11 @@ bool QuantizeResult::operator==(const QuantizeResult& other) const {
          problem == other.problem;
 }
 
-QuantizeResult RunQuantize(const QuantizeCase& c, const QuantizeInputs& inputs,
-                           const kernels::cuda::QuantizeLaunchOptions& options,
-                           int multiprocessors) {
-  static const auto* const first =
+QuantizeResult RunQuantize(
+    const QuantizeCase& c, const QuantizeInputs& inputs,
+    const kernels::cuda::QuantizeLaunchOptions& options) {
+  static const auto* const device =
       new kernels::cuda::DeviceInfo(kernels::cuda::ListDevices().value().at(0));
-  kernels::cuda::DeviceInfo device = *first;
-  if (multiprocessors > 0) device.multiprocessors = multiprocessors;
   const Stream stream;
   const int64_t size = kernels::ElementBytes(c.dtype);
   const int64_t pitch = c.k + kGap;
@@ -299,7 +297,7 @@ QuantizeResult RunQuantize(const QuantizeCase& c, const QuantizeInputs& inputs,
       .scales = scales.data<float>(),
       .zeros = asymmetric ? zeros.data<int32_t>() : nullptr,
       .greatest = given ? greatest.data<float>() : nullptr};
-  kernels::cuda::LaunchQuantize(args, device, stream, options);
+  kernels::cuda::LaunchQuantize(args, *device, stream, options);
   stream.Synchronize();
 
   QuantizeResult result;

@@ -57,13 +57,11 @@ struct QuantizeResult {
   bool operator==(const QuantizeResult& other) const;
 };
 
-// Runs it on the first device, as if that had so many multiprocessors (0: its
-// own number); rows of inputs and codes have gaps between them, which must stay
-// as they are.
+// Runs it on the first device; rows of inputs and codes have gaps between
+// them, which must stay as they are.
 QuantizeResult RunQuantize(
     const QuantizeCase& c, const QuantizeInputs& inputs,
-    const kernels::cuda::QuantizeLaunchOptions& options = {},
-    int multiprocessors = 0);
+    const kernels::cuda::QuantizeLaunchOptions& options = {});
 
 // "" or where and how the result is wrong.
 std::string CheckQuantized(const QuantizeCase& c, const QuantizeInputs& inputs,
