@@ -318,8 +318,8 @@ void OperationSweep::Time(const Encoding& encoding, int shape, double error) {
   row.k = k;
   row.choice = absl::StrCat(
       spread.chunks, "x8 a thread, ",
-      RoundUp(DivideUp(k, int64_t{8} * spread.chunks), int64_t{32}),
-      " threads a row, ", spread.ctas, " CTAs");
+      RoundUp(DivideUp(k, int64_t{8} * spread.chunks), int64_t{32}), " of ",
+      spread.max_threads, " threads");
   row.rel_err = error;
   row.bytes = m_ * k * (2 * (operation_.inputs + operation_.outputs) + 1) +
               ScaleBytes(encoding, m_, k);

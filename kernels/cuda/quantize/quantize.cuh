@@ -279,18 +279,19 @@ __device__ __forceinline__ void EncodeRow(const QuantizeParams& p, uint32_t row,
   }
 }
 
-// The wish of a shape gives the compiler registers to issue a row's loads
-// before the first value is used; SiLU-mul has stages for that.
-template <QuantizeOp O, typename T, int kShape>
-inline constexpr int kMinCtas = IsStaged(O, sizeof(T),
-                                         kRowShapes[kShape].chunks)
-                                    ? 0
-                                    : kRowShapes[kShape].ctas;
+// CTAs of the most threads that an SM must have registers for. Without a wish
+// the compiler puts the last loads of a row behind the use of the first ones;
+// SiLU-mul has stages for that.
+constexpr int MinCtas(bool staged, int shape) {
+  if (staged) return 0;
+  return shape == 0 ? 8 : 1;
+}
 
 // A row for each CTA or, of short rows, each warp: all loads first.
 template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
-__global__ void __launch_bounds__(kRowShapes[kShape].max_threads,
-                                  kMinCtas<O, T, kShape>)
+__global__ void __launch_bounds__(
+    kRowShapes[kShape].max_threads,
+    MinCtas(IsStaged(O, sizeof(T), kRowShapes[kShape].chunks), kShape))
     QuantizeRows(const __grid_constant__ QuantizeParams p) {
   constexpr int kChunks = kRowShapes[kShape].chunks;
   LetDependentsStart();
@@ -299,28 +300,21 @@ __global__ void __launch_bounds__(kRowShapes[kShape].max_threads,
   WaitForDependency();
   RawRow<O, T, kChunks> raw;
   if constexpr (IsStaged(O, sizeof(T), kChunks)) {
-    const uint32_t places = StagePlaces<O, kChunks>();
-    ClearAbsent<O, kChunks>(p, places);
-    AskForRow<O, kChunks>(p, row, places);
-    WaitCopies<0>();
-    TakeRow(places, raw);
+    StageRow(p, row, raw);
   } else {
     LoadRow(p, row, raw);
   }
   float v[kChunks][kChunk];
   RowStats stats;
-  const auto weights_of = [&p](int i, float(&weights)[kChunk]) {
-    LoadWeights<kChunks>(p, i, weights);
-  };
-  MakeValues(p, row, raw, weights_of, v, stats.squares);
+  MakeValues(p, row, raw, v, stats.squares);
   EncodeRow<O, C>(p, row, v, stats);
 }
 
 template <QuantizeOp O, typename T, QuantizeCode C, int... kShapes>
 void SetQuantizeKernels(std::integer_sequence<int, kShapes...>,
                         const void* (&kernels)[kNumRowShapes]) {
-  ((kernels[kShapes] =
-        reinterpret_cast<const void*>(&QuantizeRows<O, T, C, kShapes>)),
+  ((kernels[kShapes] = reinterpret_cast<const void*>(
+        &QuantizeRows<O, T, C, KernelShape(O, C, kShapes)>)),
    ...);
 }
 

@@ -42,7 +42,8 @@ enum class QuantizeCode : uint8_t {
 inline constexpr int64_t kMaxQuantizeK = 65536;
 
 // One launch. Device memory, borrowed until it has run; inputs and codes are
-// 16-byte aligned, rows of inputs start at multiples of 16 bytes.
+// 16-byte aligned, rows of inputs start at multiples of 16 bytes, and less than
+// 4 GiB are between one row and the next.
 struct QuantizeArgs {
   QuantizeOp op = QuantizeOp::kPlain;
   DType dtype = DType::kBF16;     // of x, residual and up: kBF16, kF16 or kF32

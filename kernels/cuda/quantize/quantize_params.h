@@ -36,12 +36,22 @@ struct QuantizeParams {
   bool wide_groups = false;  // kQ8: 256 values share a scale
 };
 
-// Whether the kernel that takes one row has its inputs come by asynchronous
-// copies through shared memory, 16 bytes for each run of eight values, input
-// and thread: those of SiLU-mul, so that all loads of a row are under way
-// although registers hold its values only.
+// Whether inputs come by asynchronous copies through shared memory, 16 bytes
+// for each run of eight values, input and thread: those of SiLU-mul, so that
+// all loads of a row are under way although registers hold its values only.
 constexpr bool IsStaged(QuantizeOp op, int64_t element_bytes, int chunks) {
   return op == QuantizeOp::kSiluMul && element_bytes == 2 && chunks <= 4;
+}
+
+// The shape whose kernel takes the rows of `shape`. A kernel of the first one
+// is held to 64 registers, so that an SM has room for eight CTAs. RMSNorm alone
+// would take 80 and is faster with 64, but for INT8 with a scale for each row:
+// it would take 70 and is slower. Everything else has the second shape's.
+constexpr int KernelShape(QuantizeOp op, QuantizeCode code, int shape) {
+  static_assert(kRowShapes[0].chunks == kRowShapes[1].chunks,
+                "rows of the first shape are spread as the second has it");
+  const bool held = op == QuantizeOp::kNorm && code != QuantizeCode::kInt8Token;
+  return shape == 0 && !held ? 1 : shape;
 }
 
 // What the kernels tell apart when they are compiled: a given scale is a

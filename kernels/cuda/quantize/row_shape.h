@@ -5,19 +5,18 @@
 
 namespace nibble::kernels::cuda {
 
-// Up to max_threads threads, each with `chunks` runs of eight values; so many
-// CTAs of the most threads that an SM has registers for, 0: no wish.
+// Up to max_threads threads, each with `chunks` runs of eight values. A value,
+// immutable.
 struct RowShape {
   int chunks = 0;
   int max_threads = 0;
-  int ctas = 0;
 
   constexpr int64_t MaxK() const { return int64_t{8} * chunks * max_threads; }
 };
 
 // By rising k.
 inline constexpr RowShape kRowShapes[] = {
-    {4, 128, 7}, {4, 512, 1}, {8, 512, 1}, {8, 1024, 1}};
+    {4, 128}, {4, 512}, {8, 512}, {8, 1024}};
 inline constexpr int kNumRowShapes = 4;
 
 // The first that holds rows of k, 0 <= k <= the MaxK of the last.

@@ -102,42 +102,31 @@ __device__ __forceinline__ uint32_t StagePlaces() {
 // From one place of a thread to the next.
 inline constexpr uint32_t kPlaceBytes = 32 * sizeof(uint4);
 
-// What is not there in any row.
-template <QuantizeOp O, int kChunks>
-__device__ __forceinline__ void ClearAbsent(const QuantizeParams& p,
-                                            uint32_t places) {
+// LoadRow by way of shared memory, for 16-bit inputs.
+template <QuantizeOp O, typename T, int kChunks>
+__device__ __forceinline__ void StageRow(const QuantizeParams& p, uint32_t row,
+                                         RawRow<O, T, kChunks>& raw) {
+  const uint32_t places = StagePlaces<O, kChunks>();
+  const int first = ChunkAt<kChunks>(0);
 #pragma unroll
   for (int i = 0; i < kChunks * kInputs<O>; ++i) {
-    if (ChunkAt<kChunks>(i / kInputs<O>) >= p.chunks) {
+    if (first + i / kInputs<O> * 32 >= p.chunks) {
       StoreShared16(places + i * kPlaceBytes, make_uint4(0, 0, 0, 0));
     }
   }
-}
-
-// Asks for a row of 16-bit inputs, if there is one.
-template <QuantizeOp O, int kChunks>
-__device__ __forceinline__ void AskForRow(const QuantizeParams& p, uint32_t row,
-                                          uint32_t places) {
-  if (row < p.m) {
-    const int first = ChunkAt<kChunks>(0);
 #pragma unroll
-    for (int input = 0; input < kInputs<O>; ++input) {
-      const char* from = InputRow<O>(p, input, row) + first * 16;
+  for (int input = 0; input < kInputs<O>; ++input) {
+    const char* from = InputRow<O>(p, input, row) + first * 16;
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
-        if (first + 32 * i < p.chunks) {
-          CopyAsync16(places + (i * kInputs<O> + input) * kPlaceBytes,
-                      from + 512 * i);
-        }
+    for (int i = 0; i < kChunks; ++i) {
+      if (first + 32 * i < p.chunks) {
+        CopyAsync16(places + (i * kInputs<O> + input) * kPlaceBytes,
+                    from + 512 * i);
       }
     }
   }
   CommitCopies();
-}
-
-template <QuantizeOp O, typename T, int kChunks>
-__device__ __forceinline__ void TakeRow(uint32_t places,
-                                        RawRow<O, T, kChunks>& raw) {
+  WaitCopies<0>();
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
 #pragma unroll
@@ -165,11 +154,12 @@ __device__ __forceinline__ void LoadWeights(const QuantizeParams& p, int i,
 }
 
 // The values to encode; adds the squares of what is normed to `squares`.
-// `weights_of(i, weights)` gives a norm's weights for chunk i.
-template <QuantizeOp O, typename T, int kChunks, typename WeightsOf>
-__device__ __forceinline__ void MakeValues(
-    const QuantizeParams& p, uint32_t row, const RawRow<O, T, kChunks>& raw,
-    WeightsOf weights_of, float (&v)[kChunks][kChunk], float& squares) {
+template <QuantizeOp O, typename T, int kChunks>
+__device__ __forceinline__ void MakeValues(const QuantizeParams& p,
+                                           uint32_t row,
+                                           const RawRow<O, T, kChunks>& raw,
+                                           float (&v)[kChunks][kChunk],
+                                           float& squares) {
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     Widen(raw.chunk[i][0], v[i]);
@@ -193,7 +183,7 @@ __device__ __forceinline__ void MakeValues(
     }
     if constexpr (kIsNorm<O>) {
       float weights[kChunk];
-      weights_of(i, weights);
+      LoadWeights<kChunks>(p, i, weights);
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
