@@ -122,7 +122,8 @@ TEST_F(Quantize, RowsDoNotDependOnEachOther) {
 }
 
 TEST_F(Quantize, AHundredRunsAgree) {
-  for (const QuantizeOp op : {QuantizeOp::kAddNorm, QuantizeOp::kSiluMul}) {
+  for (const QuantizeOp op :
+       {QuantizeOp::kNorm, QuantizeOp::kAddNorm, QuantizeOp::kSiluMul}) {
     for (const QuantizeCode code :
          {QuantizeCode::kInt8Token, QuantizeCode::kFp8Tensor,
           QuantizeCode::kFp8Block, QuantizeCode::kQ8}) {
