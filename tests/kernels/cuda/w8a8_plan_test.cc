@@ -180,7 +180,7 @@ TEST(W8Spec, PrintsAndParsesEveryConfig) {
       EXPECT_EQ(back->cluster, config.cluster);
     }
   }
-  EXPECT_TRUE(texts.count("wide:w8a8_int8 tile=128x192 variant=pingpong_c2"));
+  EXPECT_TRUE(texts.count("wide:w8a8_int8 tile=128x160 variant=pingpong_c2"));
 }
 
 TEST(W8Spec, OfAnotherKindOrTileIsRefused) {
