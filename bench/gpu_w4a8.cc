@@ -22,12 +22,16 @@ using kernels::cuda::W4Numbers;
 constexpr W4a8Path kPaths[] = {
     {"w4a8_int8_rerounded", "int4-g128", {W4a8Kind::kRerounded, 128}},
     {"w4a8_int8", "int4-g128", {W4a8Kind::kScaleMin, 128}},
-    {"w4a8_int8", "int4s-g128", {W4a8Kind::kScale, 128}},
-    {"w4a8_int8", "q4_0", {W4a8Kind::kScale, 32}},
+    {"w4a8_int8", "int4s-g128", {W4a8Kind::kScaleMin, 128}},
+    {"w4a8_int8_signed", "int4s-g128", {W4a8Kind::kScale, 128}},
+    {"w4a8_fp8", "int4-g128", {W4a8Kind::kE4m3, 128}},
+    {"w4a8_int8", "q4_0", {W4a8Kind::kScaleMin, 32}},
+    {"w4a8_int8_signed", "q4_0", {W4a8Kind::kScale, 32}},
+    {"w4a8_fp8", "q4_0", {W4a8Kind::kE4m3, 32}},
     {"q4k_int8_rerounded", "q4_k", {W4a8Kind::kRerounded, 32}},
     {"q4k_int8", "q4_k", {W4a8Kind::kSubScale, 32}},
     {"q4k_int8_steps", "q4_k", {W4a8Kind::kSubScaleSums, 32}},
-    {"q4k_int8_float", "q4_k", {W4a8Kind::kScaleMin, 32}},
+    {"q4k_int8_float", "q4_k", {W4a8Kind::kSubScaleFloat, 32}},
 };
 
 }  // namespace

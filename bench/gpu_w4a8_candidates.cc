@@ -23,7 +23,7 @@ namespace {
 constexpr int kEightBitRate = 2;
 // Of results rounded to BF16, and of products with quantized activations.
 constexpr double kMaxRelativeError = 3e-3;
-constexpr double kMaxQuantError = 0.015;
+constexpr double kMaxQuantError = 0.015, kMaxFp8QuantError = 0.035;
 
 }  // namespace
 
@@ -33,15 +33,20 @@ absl::Status W4a8PathCandidates::Allocate() {
   if (!path_.format.HasMinimums()) return absl::OkStatus();
   const int64_t bytes =
       max_m * kernels::cuda::W4a8SumsPitch(path_.format, numbers_.k);
+  if (path_.format.HasOffsets()) {
+    NIBBLE_ASSIGN_OR_RETURN(codes_, DeviceBuffer::Make(max_m * numbers_.k));
+    NIBBLE_ASSIGN_OR_RETURN(quantized_codes_,
+                            DeviceBuffer::Make(max_m * numbers_.k));
+  }
   NIBBLE_ASSIGN_OR_RETURN(sums_, DeviceBuffer::Make(bytes));
   NIBBLE_ASSIGN_OR_RETURN(quantized_sums_, DeviceBuffer::Make(bytes));
-  Sum(Args(max_m, 0), sums_.data());
+  Prepare(Codes(), max_m, codes_.data(), sums_.data());
   return absl::OkStatus();
 }
 
 W4a8Args W4a8PathCandidates::Args(int64_t m, int64_t node) const {
   return {.w = operand_.Weights(node),
-          .x = {.codes = inputs_.device(),
+          .x = {.codes = path_.format.HasOffsets() ? codes_.data() : Codes(),
                 .pitch = numbers_.k,
                 .scales = inputs_.scales(),
                 .sums = sums_.data()},
@@ -52,21 +57,33 @@ W4a8Args W4a8PathCandidates::Args(int64_t m, int64_t node) const {
 
 W4a8Args W4a8PathCandidates::QuantizedArgs(int64_t m, int64_t node) const {
   W4a8Args args = Args(m, node);
-  args.x.codes = static_cast<const int8_t*>(hidden_.codes());
+  args.x.codes = path_.format.HasOffsets()
+                     ? quantized_codes_.data()
+                     : static_cast<const std::byte*>(hidden_.codes());
   args.x.scales = hidden_.scales();
   args.x.sums = quantized_sums_.data();
   return args;
 }
 
-void W4a8PathCandidates::Sum(const W4a8Args& args, std::byte* sums) const {
-  LaunchW4a8Sums(args.x, path_.format, args.m, numbers_.k, sums,
-                 tools_.timer->stream().get());
+void W4a8PathCandidates::Prepare(const std::byte* codes, int64_t m,
+                                 std::byte* to, std::byte* sums) const {
+  LaunchW4a8Prepare({.codes = codes,
+                     .pitch = numbers_.k,
+                     .m = m,
+                     .k = numbers_.k,
+                     .to = to,
+                     .sums = sums},
+                    path_.format, tools_.timer->stream().get());
 }
 
 void W4a8PathCandidates::Multiply(const W4a8Args& args, const LaunchSpec& spec,
                                   bool overlap) const {
   LaunchW4a8(args, spec, *tools_.device, tools_.timer->stream().get(),
              {.overlap = overlap});
+}
+
+bool W4a8PathCandidates::IsFp8() const {
+  return path_.format.kind == W4a8Kind::kE4m3;
 }
 
 bool W4a8PathCandidates::IsRerounded() const {
@@ -82,7 +99,9 @@ double W4a8PathCandidates::Product(int64_t row, int64_t column) const {
       .scales = std::span(numbers_.scales).subspan(c * groups, groups),
       .minimums = std::span(numbers_.minimums).subspan(c * groups, groups),
       .group = numbers_.group};
-  return inputs_.Scale(row) * DotOfW4A8(w, inputs_.Row(row)).value;
+  const double dot = IsFp8() ? DotOfW4A8(w, inputs_.Fp8Row(row)).value
+                             : DotOfW4A8(w, inputs_.Row(row)).value;
+  return inputs_.Scale(row) * dot;
 }
 
 double W4a8PathCandidates::PackedProduct(int64_t row, int64_t column) const {
@@ -146,7 +165,7 @@ Candidate W4a8PathCandidates::WithSums(int64_t m,
   Candidate candidate = Alone(m, spec);
   candidate.path += "_with_sums";
   candidate.enqueue = [this, m, spec](Turn turn) {
-    Sum(Args(m, turn.node), sums_.data());
+    Prepare(Codes(), m, codes_.data(), sums_.data());
     Multiply(Args(m, turn.node), spec, turn.overlap);
   };
   return candidate;
@@ -158,12 +177,16 @@ Candidate W4a8PathCandidates::Quantized(int64_t m,
   candidate.path += "_quant";
   candidate.behind_norm = true;
   candidate.bytes += m * numbers_.k;  // hidden states have 16 bits
-  candidate.max_error = kMaxQuantError;
+  candidate.max_error = IsFp8() ? kMaxFp8QuantError : kMaxQuantError;
   candidate.enqueue = [this, m, spec](Turn turn) {
     const W4a8Args args = QuantizedArgs(m, turn.node);
-    hidden_.NormAndQuantize(QuantizeCode::kInt8Token, m, turn.overlap,
-                            *tools_.device, tools_.timer->stream());
-    if (path_.format.HasMinimums()) Sum(args, quantized_sums_.data());
+    hidden_.NormAndQuantize(
+        IsFp8() ? QuantizeCode::kFp8Token : QuantizeCode::kInt8Token, m,
+        turn.overlap, *tools_.device, tools_.timer->stream());
+    if (path_.format.HasMinimums()) {
+      Prepare(static_cast<const std::byte*>(hidden_.codes()), m,
+              quantized_codes_.data(), quantized_sums_.data());
+    }
     Multiply(args, spec, true);
   };
   candidate.reference = [this](int64_t row, int64_t column) {

@@ -1,4 +1,4 @@
-// What is measured of linear layers with 4-bit weights and INT8 activations:
+// What is measured of linear layers with 4-bit weights and 8-bit activations:
 // our kernels, by themselves and behind the norm that makes their input.
 #pragma once
 
@@ -21,9 +21,9 @@ struct W4a8Path {
 
 // One path on the weights of one shape. Besides it by itself, on codes (and
 // their sums, where weights have minimums) made before, there are
-//   NAME_with_sums  the sums, then the multiplication
-//   NAME_quant      RMSNorm and quantization fused, the sums, the
+//   NAME_with_sums  codes and sums as the kernel wants them, then the
 //                   multiplication
+//   NAME_quant      RMSNorm and quantization fused, then the same
 // Candidates use it: it outlives them and stays where it is. Owned by
 // SweepW4a8.
 class W4a8PathCandidates final {
@@ -51,7 +51,13 @@ class W4a8PathCandidates final {
   kernels::cuda::W4a8Args Args(int64_t m, int64_t node) const;
   // Of x as quantization writes it.
   kernels::cuda::W4a8Args QuantizedArgs(int64_t m, int64_t node) const;
-  void Sum(const kernels::cuda::W4a8Args& args, std::byte* sums) const;
+  // Makes what Args or QuantizedArgs point at, from codes of x [m, k].
+  void Prepare(const std::byte* codes, int64_t m, std::byte* to,
+               std::byte* sums) const;
+  bool IsFp8() const;
+  const std::byte* Codes() const {
+    return IsFp8() ? inputs_.fp8() : inputs_.device();
+  }
   void Multiply(const kernels::cuda::W4a8Args& args,
                 const kernels::LaunchSpec& spec, bool overlap) const;
 
@@ -75,8 +81,10 @@ class W4a8PathCandidates final {
   const W4a8Path path_;
   const kernels::cuda::W4Numbers& numbers_;
   W4a8Operand operand_;
-  // Of the inputs, and of what quantization writes.
-  kernels::cuda::DeviceBuffer sums_, quantized_sums_;
+  // Of the inputs, and of what quantization writes: unsigned codes where the
+  // format has them, sums where it has minimums.
+  kernels::cuda::DeviceBuffer codes_, sums_;
+  kernels::cuda::DeviceBuffer quantized_codes_, quantized_sums_;
 };
 
 }  // namespace nibble::bench

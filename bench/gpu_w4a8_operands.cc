@@ -9,6 +9,7 @@
 #include "base/checked_math.h"
 #include "base/status.h"
 #include "bench/gpu_check.h"
+#include "kernels/reference/minifloat.h"
 
 namespace nibble::bench {
 namespace {
@@ -102,6 +103,16 @@ absl::StatusOr<W4a8Inputs> W4a8Inputs::Make(Shape shape, int64_t max_m) {
       codes[i] = static_cast<int8_t>(static_cast<int>(random() % 255) - 127);
     }
   });
+  std::vector<uint8_t> fp8(made.codes_.size());
+  made.fp8_.resize(fp8.size());
+  ParallelFor(max_m, [&](int64_t row) {
+    for (int64_t i = row * shape.k; i < (row + 1) * shape.k; ++i) {
+      fp8[i] = kernels::reference::FloatToE4m3(made.codes_[i]);
+      made.fp8_[i] = kernels::reference::E4m3ToFloat(fp8[i]);
+    }
+  });
+  NIBBLE_ASSIGN_OR_RETURN(made.fp8_device_,
+                          Upload(fp8.data(), max_m * shape.k));
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(0.005f, 0.015f);
   for (int64_t row = 0; row < max_m; ++row) {
@@ -137,6 +148,11 @@ absl::StatusOr<W4a8Operand> W4a8Operand::Make(const W4Numbers& numbers,
         made.row_scales_,
         Upload(made.packed_.row_scales.data(), numbers.n * 4));
   }
+  if (format.HasOffsets()) {
+    NIBBLE_ASSIGN_OR_RETURN(
+        made.row_offsets_,
+        Upload(made.packed_.row_offsets.data(), numbers.n * 4));
+  }
   NIBBLE_CUDA_CHECK(cudaDeviceSynchronize());
   return made;
 }
@@ -146,6 +162,8 @@ W4a8Weights W4a8Operand::Weights(int64_t node) const {
           .blocks = rotation_.At(node),
           .row_scales =
               packed_.row_scales.empty() ? nullptr : row_scales_.as<float>(),
+          .row_offsets =
+              packed_.row_offsets.empty() ? nullptr : row_offsets_.as<float>(),
           .n = packed_.n,
           .k = packed_.k};
 }

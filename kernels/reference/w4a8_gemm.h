@@ -1,4 +1,4 @@
-// Products of 4-bit weights and INT8 activations, computed so that they can be
+// Products of 4-bit weights and 8-bit activations, computed so that they can be
 // believed: integer sums exactly, the rest in FP64. What the W4A8 kernels are
 // tested against.
 #pragma once
@@ -24,7 +24,8 @@ struct W4A8Dot {
   double magnitude = 0;
 };
 
-// The row times codes of x, [k].
+// The row times x, [k]: codes, or what codes of FP8 stand for.
 W4A8Dot DotOfW4A8(const W4Row& w, std::span<const int8_t> x);
+W4A8Dot DotOfW4A8(const W4Row& w, std::span<const float> x);
 
 }  // namespace nibble::kernels::reference

@@ -1,21 +1,22 @@
-// The W4A8 kernel: 4-bit weights times INT8 activations, for Hopper. Weights
+// The W4A8 kernel: 4-bit weights times 8-bit activations, for Hopper. Weights
 // become the 8-bit A operand of wgmma in registers, x is its B operand from
-// shared memory. Persistent CTAs walk over tiles of y; one warp brings x and
-// packed weights, k = 128 a stage, two warpgroups unpack, multiply and store 64
-// rows of W each.
+// shared memory. Persistent CTAs walk over tiles of y; a warpgroup brings x and
+// packed weights, k = 128 a stage, two unpack, multiply and store 64 rows of W
+// each.
 //
 //   stage:  x [columns][128], 128-byte swizzled     W: two blocks
 //   (w4a8_layout.h)
 //
 // Each warpgroup has one or two steps (k = 32) of products under way and
 // unpacks the next meanwhile. Where scales are those of groups, integer sums
-// are drained into FP32 ones, y += f * sum, and minimums times sums of x are
-// where y starts: products of BF16 numbers (w4a8_layout.h).
+// are drained into FP32 ones, y += f * sum. Where there are minimums, y starts
+// at a row's offset and at minimums times sums of x, products of BF16 numbers;
+// sums are not negative then, and are read as FP32 numbers where they stand
+// (w4a8_layout.h).
 #pragma once
 
 #include "kernels/cuda/linear/w4a8_store.cuh"
 #include "kernels/cuda/linear/w4a8_unpack.cuh"
-#include "kernels/cuda/linear/w4a8_wgmma.cuh"
 #include "kernels/cuda/linear/w8a8_load.cuh"
 
 namespace nibble::kernels::cuda {
@@ -48,8 +49,8 @@ class W4a8Multiplier {
         constexpr bool kReleases = kStep % kStageSteps == T::kInFlight - 1;
         Hold<kStep>();
         WgmmaFence();
-        WgmmaInt<true>(sums, a_[kStep % T::kBuffers][0], Operand<kStep>(),
-                       pair > 0 || kStep > 0);
+        WgmmaPacked<T::kCodes>(sums, a_[kStep % T::kBuffers][0],
+                               Operand<kStep>(), pair > 0 || kStep > 0);
         WgmmaCommit();
         WgmmaWait<T::kInFlight>();
         if (kReleases && (pair > 0 || kStep >= kStageSteps)) Release(before);
@@ -62,10 +63,18 @@ class W4a8Multiplier {
     Release(before);
   }
 
-  // FP32 sums of groups times their scales, and of minimums.
-  __device__ __forceinline__ void Drain(float (&y)[T::kTiles][4]) {
+  // FP32 sums of groups times their scales, of minimums, and of where a
+  // thread's two rows begin.
+  __device__ __forceinline__ void Drain(const float (&offsets)[2],
+                                        float (&y)[T::kTiles][4]) {
     static_assert(!T::kChain);
-    AddMinimums(y);
+#pragma unroll
+    for (int i = 0; i < T::kTiles; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) y[i][e] = offsets[e / 2];
+    }
+    HoldAccumulators(y);
+    if constexpr (T::kFormat.HasMinimums()) AddMinimums(y);
     Begin();
     uint32_t acc[T::kAccs][T::kTiles][4];
     if constexpr (T::kDrainsUnder) {
@@ -85,7 +94,7 @@ class W4a8Multiplier {
       } else if constexpr (T::kDrainsUnder) {
         DrainUnder(acc, y, more);
       } else {
-        DrainSteps(acc[0], y, more);
+        DrainSums(acc[0], y, more);
       }
     }
     if constexpr (T::kDrainsUnder) {
@@ -95,7 +104,6 @@ class W4a8Multiplier {
 
  private:
   static constexpr int kStageSteps = kW4a8StageK / 32;
-  static constexpr bool kSigned = T::kKind == W4a8Kind::kScale;
 
   __device__ __forceinline__ void WaitFull() const {
     BarrierWait(barriers_.Full(cursor_.stage), cursor_.parity);
@@ -149,43 +157,44 @@ class W4a8Multiplier {
     Unpack(words_, kNext, a_[(kStep + 1) % T::kBuffers]);
   }
 
-  // y = the product of minimums and sums of x, or zeros.
+  // y += the product of minimums and sums of x.
   __device__ __forceinline__ void AddMinimums(float (&y)[T::kTiles][4]) {
-    if constexpr (!T::kFormat.HasMinimums()) {
-#pragma unroll
-      for (int i = 0; i < T::kTiles; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) y[i][e] = 0;
-      }
-      HoldAccumulators(y);
-    } else {
 #pragma unroll 1
-      for (int i = 0; i < p_.min_stages; ++i) {
-        WaitFull();
-        words_.LoadCodes(Block(cursor_.stage));
-        uint32_t a[kStageSteps][4];
+    for (int i = 0; i < p_.min_stages; ++i) {
+      WaitFull();
+      words_.LoadCodes(Block(cursor_.stage));
+      uint32_t a[kStageSteps][4];
 #pragma unroll
-        for (int step = 0; step < kStageSteps; ++step) {
+      for (int step = 0; step < kStageSteps; ++step) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            a[step][e] = words_.codes[2 * step + e % 2];
-          }
-          HoldOperand(a[step]);
+        for (int e = 0; e < 4; ++e) {
+          a[step][e] = words_.codes[2 * step + e % 2];
         }
-        WgmmaFence();
-#pragma unroll
-        for (int step = 0; step < kStageSteps; ++step) {
-          Wgmma<XType::kBF16>(
-              y, a[step],
-              x_ + cursor_.stage * (T::kXBytes >> 4) + step * kDescriptorStep,
-              i > 0 || step > 0);
-        }
-        WgmmaCommit();
-        WgmmaWait<0>();
-        HoldAccumulators(y);
-        Release(cursor_.stage);
-        cursor_.Next();
+        HoldOperand(a[step]);
       }
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < kStageSteps; ++step) {
+        Wgmma<XType::kBF16>(
+            y, a[step],
+            x_ + cursor_.stage * (T::kXBytes >> 4) + step * kDescriptorStep,
+            true);
+      }
+      WgmmaCommit();
+      WgmmaWait<0>();
+      HoldAccumulators(y);
+      Release(cursor_.stage);
+      cursor_.Next();
+    }
+  }
+
+  // A sum as what its scale is multiplied with.
+  static __device__ __forceinline__ float ToFloat(uint32_t sum) {
+    if constexpr (T::kCodes == W4a8Codes::kS8 ||
+                  T::kKind == W4a8Kind::kSubScaleSums) {
+      return __int2float_rn(static_cast<int>(sum));
+    } else {
+      return __uint_as_float(sum);
     }
   }
 
@@ -200,40 +209,54 @@ class W4a8Multiplier {
       HoldOperand(sums[i]);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        y[i][e] = __fmaf_rn(__int2float_rn(static_cast<int>(sums[i][e])),
-                            scales[e / 2], y[i][e]);
+        y[i][e] = __fmaf_rn(ToFloat(sums[i][e]), scales[e / 2], y[i][e]);
       }
     }
   }
 
-  // A pair of stages whose sums are two groups', each drained under the next
-  // one's products, a part under each step.
+  // The scales of a step's group, from the stage's words.
+  template <int kInStage>
+  __device__ __forceinline__ void TakeScales(float (&scales)[2]) const {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      if constexpr (T::kKind == W4a8Kind::kSubScaleFloat) {
+        scales[row] =
+            __fmul_rn(__uint_as_float(words_.rows[row][1]),
+                      __uint2float_rn(SubScale(words_, row, kInStage)));
+      } else {
+        scales[row] =
+            __uint_as_float(words_.rows[row][kInStage / T::kGroupSteps]);
+      }
+    }
+  }
+
+  // A pair of stages, the sums of each of whose groups are drained under the
+  // next one's products, a part under each step.
   __device__ __forceinline__ void DrainUnder(
       uint32_t (&acc)[T::kAccs][T::kTiles][4], float (&y)[T::kTiles][4],
       bool more) {
     int first = 0;
     Unrolled<T::kPairSteps>([&](auto number) {
       constexpr int kStep = decltype(number)::value;
-      constexpr int kGroup = kStep / kStageSteps;
-      constexpr int kInGroup = kStep % kStageSteps;
-      constexpr int kShare = T::kTiles / kStageSteps;
+      constexpr int kSums = kStep / T::kGroupSteps % 2;
+      constexpr int kInGroup = kStep % T::kGroupSteps;
+      constexpr int kShare = T::kTiles / T::kGroupSteps;
       Hold<kStep>();
-      if constexpr (kInGroup == 0) HoldAccumulators(acc[kGroup]);
+      if constexpr (kInGroup == 0) HoldAccumulators(acc[kSums]);
       WgmmaFence();
-      WgmmaInt<kSigned>(acc[kGroup], a_[kStep % T::kBuffers][0],
-                        Operand<kStep>(), kInGroup > 0);
+      WgmmaPacked<T::kCodes>(acc[kSums], a_[kStep % T::kBuffers][0],
+                             Operand<kStep>(), kInGroup > 0);
       WgmmaCommit();
       WgmmaWait<T::kInFlight>();
       if constexpr (kStep == kStageSteps) Release(first);
-      Add<kInGroup * kShare, (kInGroup + 1) * kShare>(acc[1 - kGroup],
-                                                      scales_[1 - kGroup], y);
-      if constexpr (kInGroup == kStageSteps - 1) {
-        if constexpr (kGroup == 0) first = stage_;
-        last_ = stage_;
+      Add<kInGroup * kShare, (kInGroup + 1) * kShare>(acc[1 - kSums],
+                                                      scales_[1 - kSums], y);
+      if constexpr (kInGroup == T::kGroupSteps - 1) {
         // Those of the group under way, which the next one drains.
-        scales_[kGroup][0] = __uint_as_float(words_.rows[0][0]);
-        scales_[kGroup][1] = __uint_as_float(words_.rows[1][0]);
+        TakeScales<kStep % kStageSteps>(scales_[kSums]);
       }
+      if constexpr (kStep == kStageSteps - 1) first = stage_;
+      if constexpr (kStep == T::kPairSteps - 1) last_ = stage_;
       UnpackNext<kStep>(more);
     });
     // What is in flight where a loop turns, ptxas would wait for at once.
@@ -242,13 +265,12 @@ class W4a8Multiplier {
     Release(last_);
   }
 
-  // A pair of stages whose sums are drained after each step of k = 32, into
-  // FP32 ones or, times their sub-scales, into integer ones.
-  __device__ __forceinline__ void DrainSteps(uint32_t (&acc)[T::kTiles][4],
-                                             float (&y)[T::kTiles][4],
-                                             bool more) {
-    constexpr bool kIntegers = T::kKind == W4a8Kind::kSubScaleSums;
-    uint32_t sums[kIntegers ? T::kTiles : 1][4];
+  // A pair of stages, a super-block: sums of each step of k = 32, times their
+  // sub-scales, are added up as integers.
+  __device__ __forceinline__ void DrainSums(uint32_t (&acc)[T::kTiles][4],
+                                            float (&y)[T::kTiles][4],
+                                            bool more) {
+    uint32_t sums[T::kTiles][4];
     float scales[2];
     Unrolled<T::kPairSteps>([&](auto number) {
       constexpr int kStep = decltype(number)::value;
@@ -256,38 +278,30 @@ class W4a8Multiplier {
       Hold<kStep>();
       HoldAccumulators(acc);
       WgmmaFence();
-      WgmmaInt<kSigned>(acc, a_[kStep % T::kBuffers][0], Operand<kStep>(),
-                        false);
+      WgmmaPacked<T::kCodes>(acc, a_[kStep % T::kBuffers][0], Operand<kStep>(),
+                             false);
       WgmmaCommit();
-      [[maybe_unused]] uint32_t subs[2];
+      uint32_t subs[2];
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        if constexpr (kIntegers) {
-          subs[row] = SubScale(words_, row, kInStage);
-          scales[row] = __uint_as_float(words_.rows[row][1]);
-        } else {
-          scales[row] = __uint_as_float(words_.rows[row][kInStage]);
-        }
+        subs[row] = SubScale(words_, row, kInStage);
+        scales[row] = __uint_as_float(words_.rows[row][1]);
       }
       last_ = stage_;
       UnpackNext<kStep>(more);
       WgmmaWait<0>();
       HoldAccumulators(acc);
       if constexpr (kInStage == kStageSteps - 1) Release(last_);
-      if constexpr (kIntegers) {
 #pragma unroll
-        for (int i = 0; i < T::kTiles; ++i) {
+      for (int i = 0; i < T::kTiles; ++i) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const uint32_t part = acc[i][e] * subs[e / 2];
-            sums[i][e] = kStep == 0 ? part : sums[i][e] + part;
-          }
+        for (int e = 0; e < 4; ++e) {
+          const uint32_t part = acc[i][e] * subs[e / 2];
+          sums[i][e] = kStep == 0 ? part : sums[i][e] + part;
         }
-      } else {
-        Add<0, T::kTiles>(acc, scales, y);
       }
     });
-    if constexpr (kIntegers) Add<0, T::kTiles>(sums, scales, y);
+    Add<0, T::kTiles>(sums, scales, y);
   }
 
   // A pair of stages, a super-block: sums of codes times the lower and the
@@ -295,7 +309,7 @@ class W4a8Multiplier {
   __device__ __forceinline__ void DrainPair(
       uint32_t (&acc)[T::kAccs][T::kTiles][4], float (&y)[T::kTiles][4],
       bool more) {
-    constexpr uint32_t kUpperUnit = 8;
+    constexpr float kUpperUnit = 8;
     float scales[2];
     int first = 0;
     HoldAccumulators(acc[0]);
@@ -306,8 +320,8 @@ class W4a8Multiplier {
       WgmmaFence();
 #pragma unroll
       for (int part = 0; part < T::kParts; ++part) {
-        WgmmaInt<false>(acc[part], a_[kStep % T::kBuffers][part],
-                        Operand<kStep>(), kStep > 0);
+        WgmmaPacked<T::kCodes>(acc[part], a_[kStep % T::kBuffers][part],
+                               Operand<kStep>(), kStep > 0);
       }
       WgmmaCommit();
       WgmmaWait<T::kInFlight>();
@@ -324,12 +338,15 @@ class W4a8Multiplier {
     HoldAccumulators(acc[0]);
     HoldAccumulators(acc[1]);
     Release(last_);
+    const float upper[2] = {kUpperUnit * scales[0], kUpperUnit * scales[1]};
 #pragma unroll
     for (int i = 0; i < T::kTiles; ++i) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) acc[0][i][e] += kUpperUnit * acc[1][i][e];
+      for (int e = 0; e < 4; ++e) {
+        y[i][e] = __fmaf_rn(ToFloat(acc[0][i][e]), scales[e / 2], y[i][e]);
+        y[i][e] = __fmaf_rn(ToFloat(acc[1][i][e]), upper[e / 2], y[i][e]);
+      }
     }
-    Add<0, T::kTiles>(acc[0], scales, y);
   }
 
   const W4a8Params& p_;
@@ -368,7 +385,7 @@ __device__ __forceinline__ void Compute(const W4a8Params& p, char* shared,
     if constexpr (T::kChain) {
       multiplier.Chain(sums);
     } else {
-      multiplier.Drain(sums);
+      multiplier.Drain(rows.offsets, sums);
     }
     WaitCopies<0>();
     BarrierOf(barrier, kW8WarpgroupThreads);
@@ -405,8 +422,9 @@ __global__ void __launch_bounds__(kW4a8Threads, 1)
     Compute<T>(p, shared, barriers, warp / 4);
   } else {
     GiveRegisters<kLoadRegisters>();
-    if (warp == kComputeWarps && ElectLane()) {
-      LoadStages<T>(p, shared, &x_map, &sums_map, barriers);
+    if (ElectLane()) {
+      LoadStages<T>(p, shared, &x_map, &sums_map, barriers,
+                    warp - kComputeWarps);
     }
   }
 #endif

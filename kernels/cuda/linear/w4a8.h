@@ -1,9 +1,9 @@
-// W4A8: y = x W^T with 4-bit weights and INT8 activations, for Hopper. What one
-// launch computes, how it may be run, and the launcher.
+// W4A8: y = x W^T with 4-bit weights and INT8 or FP8 activations, for Hopper.
+// What one launch computes, how it may be run, and the launcher.
 //
 // A row of y is the same bits whatever M is and whichever way it is run: sums
-// of products are integers, and what is added in FP32 has one order, k
-// ascending.
+// of products are integers or, of FP8, the tensor cores' of one group, and what
+// is added in FP32 has one order, k ascending.
 #pragma once
 
 #include <cstddef>
@@ -25,20 +25,23 @@ std::string W4a8Name(W4a8Format format);  // "rerounded_g128", "sub_scale", ...
 // W[n, k] in device memory (PackedW4a8). Borrowed. By value.
 struct W4a8Weights {
   W4a8Format format{W4a8Kind::kScaleMin, 128};
-  const std::byte* blocks = nullptr;  // 16-byte aligned
-  const float* row_scales = nullptr;  // [n], kRerounded
+  const std::byte* blocks = nullptr;   // 16-byte aligned
+  const float* row_scales = nullptr;   // [n], kRerounded
+  const float* row_offsets = nullptr;  // [n], HasOffsets
   int64_t n = 0;
   int64_t k = 0;
 };
 
-// x[m, k] in device memory: a scale of the row times an INT8 code. Borrowed. By
-// value.
+// x[m, k] in device memory: a scale of the row times an 8-bit code. Borrowed.
+// By value.
 struct W4a8Activations {
-  const int8_t* codes = nullptr;  // [m, pitch], 16-byte aligned
+  // int8_t; where the format HasOffsets uint8_t, the INT8 code + 128
+  // (LaunchW4a8Prepare); kE4m3: E4M3. [m, pitch], 16-byte aligned.
+  const std::byte* codes = nullptr;
   int64_t pitch = 0;              // bytes, a multiple of 16, >= k
   const float* scales = nullptr;  // [m]
   // Of formats with minimums: [m, W4a8SumsPitch(format, k)] bytes, 16-byte
-  // aligned, made by LaunchW4a8Sums.
+  // aligned, made by LaunchW4a8Prepare.
   const std::byte* sums = nullptr;
 };
 
@@ -51,6 +54,9 @@ struct W4a8Args {
   int64_t ldy = 0;               // elements
   DType y_dtype = DType::kBF16;  // kBF16, kF16 or kF32
   const float* bias = nullptr;   // [n] or null
+  // [m, n] of y's type, added before rounding, or null; may be y itself.
+  const void* residual = nullptr;
+  int64_t ld_residual = 0;  // elements
 };
 
 // What decides how a multiplication may be run. By value.
@@ -90,9 +96,19 @@ void LaunchW4a8(const W4a8Args& args, const LaunchSpec& spec,
                 const DeviceInfo& device, CUstream_st* stream,
                 const W4a8LaunchOptions& options = {});
 
-// Enqueues what writes x.sums from x's codes: W4a8SumsPitch bytes for each of m
-// rows.
-void LaunchW4a8Sums(const W4a8Activations& x, W4a8Format format, int64_t m,
-                    int64_t k, std::byte* sums, CUstream_st* stream);
+// Codes of x[m, k] as formats with minimums want them. All pointers are device
+// memory, 16-byte aligned, borrowed for the launch.
+struct W4a8PrepareArgs {
+  const std::byte* codes = nullptr;  // [m, pitch], int8_t; kE4m3: E4M3
+  int64_t pitch = 0;                 // bytes, a multiple of 16, >= k
+  int64_t m = 0;
+  int64_t k = 0;
+  // HasOffsets: [m, pitch], uint8_t, codes + 128; may be `codes`.
+  std::byte* to = nullptr;
+  std::byte* sums = nullptr;  // [m, W4a8SumsPitch(format, k)]
+};
+// Enqueues it. m = 0 is a no-op; CUDA errors are fatal.
+void LaunchW4a8Prepare(const W4a8PrepareArgs& args, W4a8Format format,
+                       CUstream_st* stream);
 
 }  // namespace nibble::kernels::cuda

@@ -31,11 +31,13 @@ void CheckArgs(const W4a8Args& args) {
   NIBBLE_CHECK(args.x.scales != nullptr);
   NIBBLE_CHECK_EQ(args.w.row_scales != nullptr,
                   args.w.format.kind == W4a8Kind::kRerounded);
+  NIBBLE_CHECK_EQ(args.w.row_offsets != nullptr, args.w.format.HasOffsets());
   if (args.w.format.HasMinimums()) {
     NIBBLE_CHECK(args.x.sums != nullptr && IsAligned(args.x.sums, kCopyBytes));
   }
   NIBBLE_CHECK(args.y != nullptr);
   NIBBLE_CHECK_GE(args.ldy, args.w.n);
+  NIBBLE_CHECK(args.residual == nullptr || args.ld_residual >= args.w.n);
   NIBBLE_CHECK(args.y_dtype == DType::kBF16 || args.y_dtype == DType::kF16 ||
                args.y_dtype == DType::kF32);
 }
@@ -51,13 +53,21 @@ TensorMatrix MatrixOf(const void* bytes, int64_t rows, int64_t columns,
 void PointAt(const W4a8Args& args, W4a8Params& params) {
   params.w = args.w.blocks;
   params.row_scales = args.w.row_scales;
+  params.row_offsets = args.w.row_offsets;
   params.x_scales = args.x.scales;
   params.bias = args.bias;
+  params.residual = args.residual;
+  params.ld_residual = args.ld_residual;
   params.y = args.y;
   params.ldy = args.ldy;
   params.y_dtype = args.y_dtype;
-  params.wide = args.y_dtype != DType::kF32 && IsAligned(args.y, kStoreBytes) &&
-                args.ldy * ElementBytes(args.y_dtype) % kStoreBytes == 0;
+  const auto aligned = [&](const void* matrix, int64_t ld) {
+    return IsAligned(matrix, kStoreBytes) &&
+           ld * ElementBytes(args.y_dtype) % kStoreBytes == 0;
+  };
+  params.wide =
+      args.y_dtype != DType::kF32 && aligned(args.y, args.ldy) &&
+      (args.residual == nullptr || aligned(args.residual, args.ld_residual));
 }
 
 }  // namespace

@@ -23,6 +23,13 @@
 // Scales: a pair of rows g and g + 8 after the other, row g's first, of each
 // row kRowBytes (W4a8Format): those of the stage's groups, ascending.
 //
+// Where there are minimums, codes of W and INT8 ones of x are both unsigned, x
+// by an offset of 128. A sum of products is then read as the bits of an FP32
+// number, sum * 2^-149, and needs no conversion. Scales stand there times 2^85,
+// so that FP32 sums are y times 2^-64, and so are minimums and where a row's
+// sums begin: -128 times the sum of scale * code, so that x's offset is not in
+// them.
+//
 // Minimums are not in there: sum(min * sum(x)) over groups is a product of its
 // own, in BF16. Stages ahead of a tile's first hold them in place of codes, 16
 // groups each: word 2 s + r / 8 of lane l is the minimum of fragment row r and
@@ -41,12 +48,18 @@ enum class W4a8Kind : uint8_t {
   // of the group, both even (W4a8Rerounded): {u16 m, i16 o}.
   kRerounded,
   kScale,     // scale * (code - 8); {f32 scale / 16}, codes are code ^ 8
-  kScaleMin,  // scale * code + minimum; {f32 scale}
+  kScaleMin,  // scale * code + minimum; {f32 scale * 2^85}
   // scale * sub * code + minimum, scale one of 256 weights, sub an integer of 6
-  // bits and one of 32: {u8 sub [4], f32 scale}. Sub-scales in two parts of 3
-  // bits are multiplied into the codes.
+  // bits and one of 32: {u8 sub [4], f32 scale * 2^85}. Sub-scales in two parts
+  // of 3 bits are multiplied into the codes.
   kSubScale,
-  kSubScaleSums,  // the same; sums of 32 are multiplied instead
+  // The same; sums of 32 are multiplied instead, as integers: {u8 sub [4], f32
+  // scale * 2^-64}.
+  kSubScaleSums,
+  kSubScaleFloat,  // as kSubScale, sums of 32 times scale * sub in FP32
+  // As kScaleMin, x E4M3: {f32 scale * 2^9}. A code's byte, read as E4M3, is
+  // the code times 2^-9.
+  kE4m3,
 };
 
 // A kind and how many weights along k share a scale: 32 or 128. By value.
@@ -57,10 +70,33 @@ struct W4a8Format {
   bool operator==(const W4a8Format&) const = default;
 
   constexpr bool HasSubScales() const {
-    return kind == W4a8Kind::kSubScale || kind == W4a8Kind::kSubScaleSums;
+    return kind == W4a8Kind::kSubScale || kind == W4a8Kind::kSubScaleSums ||
+           kind == W4a8Kind::kSubScaleFloat;
   }
   constexpr bool HasMinimums() const {
-    return kind == W4a8Kind::kScaleMin || HasSubScales();
+    return kind == W4a8Kind::kScaleMin || kind == W4a8Kind::kE4m3 ||
+           HasSubScales();
+  }
+  // x is unsigned, by an offset, and sums are no greater than 2^23.
+  constexpr bool HasOffsets() const {
+    return HasMinimums() && kind != W4a8Kind::kE4m3;
+  }
+  // FP32 sums, minimums and offsets, and scales, are those of the weights
+  // times so much.
+  constexpr float SumUnit() const { return HasOffsets() ? 0x1p-64f : 1; }
+  constexpr float ScaleUnit() const {
+    switch (kind) {
+      case W4a8Kind::kRerounded:
+        return 1;
+      case W4a8Kind::kScale:
+        return 1.0f / 16;
+      case W4a8Kind::kE4m3:
+        return 0x1p9f;
+      case W4a8Kind::kSubScaleSums:
+        return SumUnit();
+      default:
+        return 0x1p85f;  // 2^149 times SumUnit()
+    }
   }
   constexpr int RowBytes() const {
     return HasSubScales() ? 8 : 4 * (128 / group);
@@ -69,10 +105,12 @@ struct W4a8Format {
 };
 
 inline constexpr W4a8Format kW4a8Formats[] = {
-    {W4a8Kind::kRerounded, 128}, {W4a8Kind::kRerounded, 32},
-    {W4a8Kind::kScale, 128},     {W4a8Kind::kScale, 32},
-    {W4a8Kind::kScaleMin, 128},  {W4a8Kind::kScaleMin, 32},
-    {W4a8Kind::kSubScale, 32},   {W4a8Kind::kSubScaleSums, 32},
+    {W4a8Kind::kRerounded, 128},    {W4a8Kind::kRerounded, 32},
+    {W4a8Kind::kScale, 128},        {W4a8Kind::kScale, 32},
+    {W4a8Kind::kScaleMin, 128},     {W4a8Kind::kScaleMin, 32},
+    {W4a8Kind::kSubScale, 32},      {W4a8Kind::kSubScaleSums, 32},
+    {W4a8Kind::kSubScaleFloat, 32}, {W4a8Kind::kE4m3, 128},
+    {W4a8Kind::kE4m3, 32},
 };
 
 inline constexpr int kW4a8BlockRows = 64;
@@ -82,6 +120,7 @@ inline constexpr int kW4a8PairK = 256;  // of two stages, which k is padded to
 inline constexpr int kW4a8CodeBytes = 4096;
 inline constexpr int kW4a8MinGroups = 16;    // in a stage of minimums
 inline constexpr int kW4a8SuperBlock = 256;  // weights that share kSubScale's
+inline constexpr int kW4a8XOffset = 128;     // of x, HasOffsets
 
 constexpr int W4a8Row(int fragment_row) {
   const int in_half = fragment_row % 8;

@@ -138,10 +138,27 @@ class TilePacker {
       row_scale = scale;
     }
     if (format().HasMinimums()) PackMinimums(row, r);
+    if (format().HasOffsets()) packed_.row_offsets[row] = OffsetOf(row);
     // Groups of 64 are two of 32.
     for (int64_t begin = 0; begin < numbers_.k; begin += format().group) {
       PackGroup(row, r, begin, row_scale);
     }
+  }
+
+  // Where the sums of a row begin, so that the offset of x is not in them.
+  float OffsetOf(int64_t row) const {
+    double sum = 0;
+    for (int64_t begin = 0; begin < numbers_.k; begin += format().group) {
+      const int64_t end = std::min(begin + format().group, numbers_.k);
+      int64_t codes = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        codes += numbers_.codes[row * numbers_.k + i];
+      }
+      sum += double{numbers_.scales[row * numbers_.Groups() +
+                                    begin / numbers_.group]} *
+             static_cast<double>(codes);
+    }
+    return static_cast<float>(-kW4a8XOffset * sum * format().SumUnit());
   }
 
   void PackMinimums(int64_t row, int r) {
@@ -149,7 +166,8 @@ class TilePacker {
     for (int64_t group = 0; group < groups; ++group) {
       const float minimum =
           numbers_.minimums[row * numbers_.Groups() +
-                            group * format().group / numbers_.group];
+                            group * format().group / numbers_.group] *
+          format().SumUnit();
       const uint16_t high = reference::FloatToBFloat16(minimum);
       const uint16_t low = reference::FloatToBFloat16(
           minimum - reference::BFloat16ToFloat(high));
@@ -185,16 +203,15 @@ class TilePacker {
       const float super =
           numbers_.super_scales[row * DivideUp(numbers_.k,
                                                int64_t{kW4a8SuperBlock}) +
-                                super_block];
+                                super_block] *
+          format().ScaleUnit();
       // Sums are drained after the second stage, which k may not reach.
       for (int half = 0; half < 2; ++half) {
         std::memcpy(ScalesOf(KBlock(2 * super_block + half, r), r) + 4, &super,
                     4);
       }
     } else {
-      // Codes of kScale are multiplied as the high halves of bytes.
-      const float scale = numbers_.scales[group] *
-                          (format().kind == W4a8Kind::kScale ? 1.0f / 16 : 1);
+      const float scale = numbers_.scales[group] * format().ScaleUnit();
       std::memcpy(scales + 4 * index, &scale, 4);
     }
     for (int64_t i = 0; i < count; ++i) {
@@ -237,6 +254,9 @@ absl::StatusOr<PackedW4a8> PackW4a8(const W4Numbers& numbers, W4a8Format format,
       static_cast<size_t>(W4a8PackedBytes(format, numbers.n, numbers.k)));
   if (format.kind == W4a8Kind::kRerounded) {
     packed.row_scales.resize(static_cast<size_t>(numbers.n));
+  }
+  if (format.HasOffsets()) {
+    packed.row_offsets.resize(static_cast<size_t>(numbers.n));
   }
   Spread(W4a8Tiles(numbers.n), threads,
          [&](int64_t tile) { TilePacker(numbers, packed, tile).Pack(); });

@@ -38,8 +38,9 @@ struct PackedW4a8 {
   W4a8Format format{};
   int64_t n = 0;
   int64_t k = 0;
-  std::vector<std::byte> blocks = {};  // W4a8PackedBytes(format, n, k)
-  std::vector<float> row_scales = {};  // kRerounded: [n]; else empty
+  std::vector<std::byte> blocks = {};   // W4a8PackedBytes(format, n, k)
+  std::vector<float> row_scales = {};   // kRerounded: [n]; else empty
+  std::vector<float> row_offsets = {};  // HasOffsets: [n]; else empty
 };
 
 // "" or why a format cannot hold these numbers.

@@ -45,7 +45,10 @@ double GuessClocks(const W4a8Problem& problem, int columns,
 
 std::span<const int> W4a8Columns(W4a8Format format) {
   if (format.kind == W4a8Kind::kRerounded) return kW4a8ChainColumns;
-  if (format.HasSubScales()) return kW4a8SubScaleColumns;
+  if (format.kind == W4a8Kind::kSubScale ||
+      format.kind == W4a8Kind::kSubScaleSums) {
+    return kW4a8SubScaleColumns;
+  }
   return kW4a8DrainColumns;
 }
 
@@ -61,6 +64,10 @@ std::string W4a8Name(W4a8Format format) {
       return "sub_scale";
     case W4a8Kind::kSubScaleSums:
       return "sub_scale_sums";
+    case W4a8Kind::kSubScaleFloat:
+      return "sub_scale_float";
+    case W4a8Kind::kE4m3:
+      return absl::StrCat("e4m3_g", format.group);
   }
   return "";
 }

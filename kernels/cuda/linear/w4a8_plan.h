@@ -52,13 +52,15 @@ constexpr W4a8Shared LayOutW4a8(W4a8Format format, int columns) {
 // The kernel's parameters beside the tensor maps of x and its sums. By value.
 struct W4a8Params {
   const std::byte* w;
-  const float* row_scales;  // kRerounded
+  const float* row_scales;   // kRerounded
+  const float* row_offsets;  // HasOffsets
   const float* x_scales;
-  const float* bias;  // or null
+  const float* bias;     // or null
+  const void* residual;  // or null
   void* y;
-  int64_t ldy;  // elements
+  int64_t ldy, ld_residual;  // elements
   DType y_dtype;
-  bool wide;  // fours of outputs of 16 bits are aligned
+  bool wide;  // fours of outputs of 16 bits are aligned, of the residual too
   int m, n;
   int min_stages, k_pairs;
   int x_box;  // rows of x in one tensor copy

@@ -1,4 +1,4 @@
-// Warpgroup matrix products of INT8 operands, weights as A from registers (PTX
+// Warpgroup matrix products of 8-bit codes, weights as A from registers (PTX
 // ISA, "wgmma"). Compiled for compute capability 9.0a only.
 #pragma once
 
@@ -8,89 +8,105 @@
 
 namespace nibble::kernels::cuda {
 
-// What the instruction calls the type of A.
-template <bool kSigned>
-struct WeightType {
-  static constexpr char kName[] = "u8";
+// What codes of both operands are. Sums of kE4m3 are bits of FP32 numbers.
+enum class W4a8Codes : uint8_t { kS8, kU8, kE4m3 };
+
+// What the instruction calls the types of D, A and B, and the factors of A and
+// B that the integer form does not have.
+template <W4a8Codes kCodes>
+struct WgmmaCodes {
+  static constexpr char kTypes[] = "s32.s8.s8";
+  static constexpr char kFactors[] = "";
 };
 template <>
-struct WeightType<true> {
-  static constexpr char kName[] = "s8";
+struct WgmmaCodes<W4a8Codes::kU8> {
+  static constexpr char kTypes[] = "s32.u8.u8";
+  static constexpr char kFactors[] = "";
+};
+template <>
+struct WgmmaCodes<W4a8Codes::kE4m3> {
+  static constexpr char kTypes[] = "f32.e4m3.e4m3";
+  static constexpr char kFactors[] = ",1,1";
 };
 
-// D[64, 8 * kTiles] = A[64, 32] B[8 * kTiles, 32]^T + (add ? D : 0): A signed
-// or not, B signed, by its descriptor (SwizzledOperand). Fragments of A and D
+// D[64, 8 * kTiles] = A[64, 32] B[8 * kTiles, 32]^T + (add ? D : 0): B by its
+// descriptor (SwizzledOperand). Fragments of A and D
 // are those of mma.m16n8k32, warp w of the warpgroup holding rows 16 w .. 16 w
 // + 15. Runs until waited for; D and A must be left alone meanwhile.
-template <bool kSigned>
-__device__ __forceinline__ void WgmmaInt(uint32_t (&d)[4][4],
-                                         const uint32_t (&a)[4], uint64_t b,
-                                         bool add) {
+template <W4a8Codes kCodes>
+__device__ __forceinline__ void WgmmaPacked(uint32_t (&d)[4][4],
+                                            const uint32_t (&a)[4], uint64_t b,
+                                            bool add) {
   asm volatile(
       "{.reg .pred p;\nsetp.ne.b32 p,%21,0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k32.s32.%22.s8 "
+      "wgmma.mma_async.sync.aligned.m64n32k32.%22 "
       "{" NIBBLE_WGMMA_NUMBERS_16
       "},"
-      "{%16,%17,%18,%19},%20,p;}"
+      "{%16,%17,%18,%19},%20,p%23;}"
       : NIBBLE_WGMMA_TILES_4("+r", d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
-        "r"(static_cast<int>(add)), "C"(WeightType<kSigned>::kName));
+        "r"(static_cast<int>(add)), "C"(WgmmaCodes<kCodes>::kTypes),
+        "C"(WgmmaCodes<kCodes>::kFactors));
 }
-template <bool kSigned>
-__device__ __forceinline__ void WgmmaInt(uint32_t (&d)[8][4],
-                                         const uint32_t (&a)[4], uint64_t b,
-                                         bool add) {
+template <W4a8Codes kCodes>
+__device__ __forceinline__ void WgmmaPacked(uint32_t (&d)[8][4],
+                                            const uint32_t (&a)[4], uint64_t b,
+                                            bool add) {
   asm volatile(
       "{.reg .pred p;\nsetp.ne.b32 p,%37,0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.s32.%38.s8 "
+      "wgmma.mma_async.sync.aligned.m64n64k32.%38 "
       "{" NIBBLE_WGMMA_NUMBERS_32
       "},"
-      "{%32,%33,%34,%35},%36,p;}"
+      "{%32,%33,%34,%35},%36,p%39;}"
       : NIBBLE_WGMMA_TILES_8("+r", d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
-        "r"(static_cast<int>(add)), "C"(WeightType<kSigned>::kName));
+        "r"(static_cast<int>(add)), "C"(WgmmaCodes<kCodes>::kTypes),
+        "C"(WgmmaCodes<kCodes>::kFactors));
 }
-template <bool kSigned>
-__device__ __forceinline__ void WgmmaInt(uint32_t (&d)[12][4],
-                                         const uint32_t (&a)[4], uint64_t b,
-                                         bool add) {
+template <W4a8Codes kCodes>
+__device__ __forceinline__ void WgmmaPacked(uint32_t (&d)[12][4],
+                                            const uint32_t (&a)[4], uint64_t b,
+                                            bool add) {
   asm volatile(
       "{.reg .pred p;\nsetp.ne.b32 p,%53,0;\n"
-      "wgmma.mma_async.sync.aligned.m64n96k32.s32.%54.s8 "
+      "wgmma.mma_async.sync.aligned.m64n96k32.%54 "
       "{" NIBBLE_WGMMA_NUMBERS_48
       "},"
-      "{%48,%49,%50,%51},%52,p;}"
+      "{%48,%49,%50,%51},%52,p%55;}"
       : NIBBLE_WGMMA_TILES_8("+r", d, 0), NIBBLE_WGMMA_TILES_4("+r", d, 8)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
-        "r"(static_cast<int>(add)), "C"(WeightType<kSigned>::kName));
+        "r"(static_cast<int>(add)), "C"(WgmmaCodes<kCodes>::kTypes),
+        "C"(WgmmaCodes<kCodes>::kFactors));
 }
-template <bool kSigned>
-__device__ __forceinline__ void WgmmaInt(uint32_t (&d)[16][4],
-                                         const uint32_t (&a)[4], uint64_t b,
-                                         bool add) {
+template <W4a8Codes kCodes>
+__device__ __forceinline__ void WgmmaPacked(uint32_t (&d)[16][4],
+                                            const uint32_t (&a)[4], uint64_t b,
+                                            bool add) {
   asm volatile(
       "{.reg .pred p;\nsetp.ne.b32 p,%69,0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k32.s32.%70.s8 "
+      "wgmma.mma_async.sync.aligned.m64n128k32.%70 "
       "{" NIBBLE_WGMMA_NUMBERS_64
       "},"
-      "{%64,%65,%66,%67},%68,p;}"
+      "{%64,%65,%66,%67},%68,p%71;}"
       : NIBBLE_WGMMA_TILES_16("+r", d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
-        "r"(static_cast<int>(add)), "C"(WeightType<kSigned>::kName));
+        "r"(static_cast<int>(add)), "C"(WgmmaCodes<kCodes>::kTypes),
+        "C"(WgmmaCodes<kCodes>::kFactors));
 }
-template <bool kSigned>
-__device__ __forceinline__ void WgmmaInt(uint32_t (&d)[32][4],
-                                         const uint32_t (&a)[4], uint64_t b,
-                                         bool add) {
+template <W4a8Codes kCodes>
+__device__ __forceinline__ void WgmmaPacked(uint32_t (&d)[32][4],
+                                            const uint32_t (&a)[4], uint64_t b,
+                                            bool add) {
   asm volatile(
       "{.reg .pred p;\nsetp.ne.b32 p,%133,0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k32.s32.%134.s8 "
+      "wgmma.mma_async.sync.aligned.m64n256k32.%134 "
       "{" NIBBLE_WGMMA_NUMBERS_128
       "},"
-      "{%128,%129,%130,%131},%132,p;}"
+      "{%128,%129,%130,%131},%132,p%135;}"
       : NIBBLE_WGMMA_TILES_16("+r", d, 0), NIBBLE_WGMMA_TILES_16("+r", d, 16)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),
-        "r"(static_cast<int>(add)), "C"(WeightType<kSigned>::kName));
+        "r"(static_cast<int>(add)), "C"(WgmmaCodes<kCodes>::kTypes),
+        "C"(WgmmaCodes<kCodes>::kFactors));
 }
 
 }  // namespace nibble::kernels::cuda

@@ -9,6 +9,7 @@
 
 #include "base/checked_math.h"
 #include "kernels/reference/half.h"
+#include "kernels/reference/minifloat.h"
 #include "tests/kernels/cuda/w4_harness.h"
 #include "tests/kernels/cuda/w4_reference.h"
 #include "tests/support/random.h"
@@ -31,7 +32,7 @@ namespace {
 constexpr int kPoison = 0xff;  // a NaN in every type
 constexpr int64_t kGuardRows = 2;
 constexpr int64_t kExtraPitch = 32;  // bytes of x behind k and its padding
-constexpr int8_t kPadCode = 0x11;
+constexpr uint8_t kPadCode = 0x11;
 constexpr int kPackThreads = 4;
 
 template <typename T>
@@ -51,8 +52,10 @@ W4Numbers RandomW4Numbers(W4a8Format format, int64_t n, int64_t k,
                     .group = format.group,
                     .symmetric = format.kind == W4a8Kind::kScale};
   numbers.codes.resize(static_cast<size_t>(n * k));
+  // Sums on the way, with the offset of x in them, stay exact, too.
+  const int greatest = !any && format.HasSubScales() ? 7 : 15;
   for (uint8_t& code : numbers.codes) {
-    code = static_cast<uint8_t>(random.Int(0, 15));
+    code = static_cast<uint8_t>(random.Int(0, greatest));
   }
   const int64_t groups = numbers.Groups();
   const int64_t supers = DivideUp(k, int64_t{kW4a8SuperBlock});
@@ -62,7 +65,11 @@ W4Numbers RandomW4Numbers(W4a8Format format, int64_t n, int64_t k,
     numbers.super_scales.resize(static_cast<size_t>(n * supers));
     numbers.sub_scales.resize(numbers.scales.size());
     for (float& super : numbers.super_scales) {
-      super = any ? random.Uniform(-0.01f, 0.01f) : 1.0f;
+      super = random.Uniform(-0.01f, 0.01f);
+    }
+    // Of both signs by turns, so that sums on the way stay small, too.
+    for (int64_t i = 0; !any && i < n * supers; ++i) {
+      numbers.super_scales[i] = i % supers % 2 == 0 ? 1.0f : -1.0f;
     }
   }
   for (int64_t i = 0; i < n * groups; ++i) {
@@ -93,8 +100,14 @@ W4a8Operands::W4a8Operands(const W4a8Problem& problem, W4a8Numbers kind,
   const bool any = kind == W4a8Numbers::kAny;
   const int greatest = any ? 127 : 2;
   x_.resize(static_cast<size_t>(m * k));
-  for (int8_t& code : x_) {
-    code = static_cast<int8_t>(random.Int(-greatest, greatest));
+  x_codes_.resize(x_.size());
+  for (size_t i = 0; i < x_.size(); ++i) {
+    const auto x = static_cast<int>(random.Int(-greatest, greatest));
+    x_codes_[i] = IsFp8()
+                      ? kernels::reference::FloatToE4m3(static_cast<float>(x))
+                      : static_cast<uint8_t>(x);
+    x_[i] = IsFp8() ? kernels::reference::E4m3ToFloat(x_codes_[i])
+                    : static_cast<float>(x);
   }
   for (int64_t i = 0; i < m; ++i) {
     x_scales_.push_back(any ? random.Uniform(0.001f, 1.0f) : 1.0f);
@@ -104,24 +117,32 @@ W4a8Operands::W4a8Operands(const W4a8Problem& problem, W4a8Numbers kind,
                         : static_cast<float>(random.Int(-9, 9)));
   }
   x_pitch_ = RoundUp(k, int64_t{16}) + kExtraPitch;
-  std::vector<int8_t> x(static_cast<size_t>(m * x_pitch_), kPadCode);
+  std::vector<uint8_t> x(static_cast<size_t>(m * x_pitch_), kPadCode);
   for (int64_t row = 0; row < m; ++row) {
-    std::memcpy(x.data() + row * x_pitch_, x_.data() + row * k, k);
+    std::memcpy(x.data() + row * x_pitch_, x_codes_.data() + row * k, k);
   }
-  x_device_ = ToDevice<int8_t>(x);
+  x_device_ = ToDevice<uint8_t>(x);
   x_scales_device_ = ToDevice<float>(x_scales_);
   bias_device_ = ToDevice<float>(bias_);
   blocks_device_ = ToDevice<std::byte>(packed_.blocks);
   if (!packed_.row_scales.empty()) {
     row_scales_device_ = ToDevice<float>(packed_.row_scales);
   }
+  if (!packed_.row_offsets.empty()) {
+    row_offsets_device_ = ToDevice<float>(packed_.row_offsets);
+  }
   if (format.HasMinimums()) {
     const std::vector<std::byte> poison(
         static_cast<size_t>(m * W4a8SumsPitch(format, k)),
         static_cast<std::byte>(kPoison));
     sums_device_ = ToDevice<std::byte>(poison);
-    LaunchW4a8Sums(Args(m).x, format, m, k, sums_device_.data(),
-                   Runner::Get().stream().get());
+    LaunchW4a8Prepare({.codes = x_device_.data(),
+                       .pitch = x_pitch_,
+                       .m = m,
+                       .k = k,
+                       .to = x_device_.data(),
+                       .sums = sums_device_.data()},
+                      format, Runner::Get().stream().get());
     Runner::Get().stream().Synchronize();
   }
 }
@@ -130,9 +151,10 @@ W4a8Args W4a8Operands::Args(int64_t m) const {
   return {.w = {.format = problem_.format,
                 .blocks = blocks_device_.data(),
                 .row_scales = row_scales_device_.as<float>(),
+                .row_offsets = row_offsets_device_.as<float>(),
                 .n = problem_.n,
                 .k = problem_.k},
-          .x = {.codes = x_device_.as<int8_t>(),
+          .x = {.codes = x_device_.data(),
                 .pitch = x_pitch_,
                 .scales = x_scales_device_.as<float>(),
                 .sums = sums_device_.data()},
@@ -149,11 +171,13 @@ void W4a8Operands::ExpectColumn(int64_t column, std::vector<W4A8Dot>& y) const {
   }
   const int64_t groups = numbers_.Groups();
   for (int64_t row = 0; row < m; ++row) {
-    const std::span<const int8_t> x = RowOf(x_, row, k);
+    const std::span<const float> x = RowOf(x_, row, k);
     W4A8Dot dot;
     if (rerounded) {
       int64_t sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += int64_t{codes[i]} * x[i];
+      for (int64_t i = 0; i < k; ++i) {
+        sum += int64_t{codes[i]} * static_cast<int64_t>(x[i]);
+      }
       dot.value = static_cast<double>(packed_.row_scales[column]) *
                   static_cast<double>(sum);
       dot.magnitude = std::fabs(dot.value);
@@ -193,7 +217,7 @@ std::vector<std::byte> W4a8Operands::ExpectedSums() const {
   for (int64_t row = 0; row < m; ++row) {
     for (int64_t begin = 0; begin < k; begin += format.group) {
       const int64_t end = std::min(begin + format.group, k);
-      int sum = 0;
+      double sum = 0;
       for (int64_t i = begin; i < end; ++i) sum += x_[row * k + i];
       const auto whole = static_cast<float>(sum);
       const uint16_t high = kernels::reference::FloatToBFloat16(whole);
@@ -219,8 +243,12 @@ std::vector<std::byte> W4a8Operands::Sums() const {
   return bytes;
 }
 
+double W4a8Residual(int64_t row, int64_t column) {
+  return 0.25 * static_cast<double>((7 * row + 3 * column) % 17 - 8);
+}
+
 W4a8Output RunW4a8(const W4a8Operands& operands, int64_t m, DType y_dtype,
-                   bool aligned, const LaunchSpec& spec) {
+                   bool aligned, const LaunchSpec& spec, W4a8Then then) {
   const kernels::cuda::Stream& stream = Runner::Get().stream();
   W4a8Args args = operands.Args(m);
   const int64_t n = args.w.n, size = kernels::ElementBytes(y_dtype);
@@ -230,9 +258,24 @@ W4a8Output RunW4a8(const W4a8Operands& operands, int64_t m, DType y_dtype,
   const int64_t offset = pitch + (aligned ? 0 : size);
   const int64_t bytes = (m + kGuardRows) * pitch;
   DeviceBuffer y = DeviceBuffer::Make(bytes).value();
-  std::vector<std::byte> host(static_cast<size_t>(bytes));
-  NIBBLE_CUDA_CHECK(cudaMemsetAsync(y.data(), kPoison, bytes, stream.get()));
+  std::vector<std::byte> host(static_cast<size_t>(bytes),
+                              static_cast<std::byte>(kPoison));
   args.y = y.data() + offset;
+  if (then == W4a8Then::kAdd) {
+    args.residual = args.y;
+    args.ld_residual = args.ldy;
+    for (int64_t row = 0; row < m; ++row) {
+      std::vector<float> values;
+      for (int64_t i = 0; i < n; ++i) {
+        values.push_back(static_cast<float>(W4a8Residual(row, i)));
+      }
+      const std::vector<std::byte> encoded = Encode(y_dtype, values);
+      std::memcpy(host.data() + offset + row * pitch, encoded.data(),
+                  encoded.size());
+    }
+  }
+  NIBBLE_CUDA_CHECK(cudaMemcpyAsync(y.data(), host.data(), bytes,
+                                    cudaMemcpyHostToDevice, stream.get()));
   LaunchW4a8(args, spec, Runner::Get().device(), stream.get());
   NIBBLE_CUDA_CHECK(cudaMemcpyAsync(host.data(), y.data(), bytes,
                                     cudaMemcpyDeviceToHost, stream.get()));

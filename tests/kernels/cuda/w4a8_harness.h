@@ -47,6 +47,9 @@ class W4a8Operands final {
   const kernels::cuda::W4a8Problem& problem() const { return problem_; }
 
  private:
+  bool IsFp8() const {
+    return problem_.format.kind == kernels::cuda::W4a8Kind::kE4m3;
+  }
   void ExpectColumn(int64_t column,
                     std::vector<kernels::reference::W4A8Dot>& y) const;
 
@@ -54,10 +57,12 @@ class W4a8Operands final {
   kernels::cuda::W4Numbers numbers_;
   kernels::cuda::PackedW4a8 packed_;
   int64_t x_pitch_ = 0;
-  std::vector<int8_t> x_;  // [m, k]
+  std::vector<float> x_;          // [m, k], what codes stand for
+  std::vector<uint8_t> x_codes_;  // [m, k]
   std::vector<float> x_scales_, bias_;
   kernels::cuda::DeviceBuffer x_device_, x_scales_device_, sums_device_;
-  kernels::cuda::DeviceBuffer blocks_device_, row_scales_device_, bias_device_;
+  kernels::cuda::DeviceBuffer blocks_device_, row_scales_device_,
+      row_offsets_device_, bias_device_;
 };
 
 // Rows of y without gaps, [m, n]; `problem` says what was written outside of
@@ -67,11 +72,17 @@ struct W4a8Output {
   std::string problem;
 };
 
-// Runs the kernel on the first device, y full of NaN and surrounded by guard
-// rows and columns. `aligned`: rows of y stand at multiples of 16 bytes.
+// What becomes of a product: y, or added to what is there (W4a8Residual).
+enum class W4a8Then : uint8_t { kStore, kAdd };
+double W4a8Residual(int64_t row, int64_t column);  // every type holds it
+
+// Runs the kernel on the first device, y full of NaN, where nothing is added,
+// and surrounded by guard rows and columns. `aligned`: rows of y stand at
+// multiples of 16 bytes.
 W4a8Output RunW4a8(const W4a8Operands& operands, int64_t m,
                    kernels::DType y_dtype, bool aligned,
-                   const kernels::LaunchSpec& spec);
+                   const kernels::LaunchSpec& spec,
+                   W4a8Then then = W4a8Then::kStore);
 
 // All ways to run a problem on the first device.
 std::vector<kernels::LaunchSpec> W4a8Specs(

@@ -107,6 +107,29 @@ TEST(W4a8PackTest, CodesComeBack) {
   }
 }
 
+// A token of zeros has codes of 128: where sums begin must cancel them.
+TEST(W4a8PackTest, RowsBeginWhereTheOffsetOfXIsNotInThem) {
+  const W4Numbers numbers =
+      TakeApart(Packed(QuantFormat::kQ4_K, 40, 512), kThreads).value();
+  for (const W4a8Format format : kW4a8Formats) {
+    if (!W4a8Refusal(numbers, format).empty()) continue;
+    const PackedW4a8 packed = PackW4a8(numbers, format, kThreads).value();
+    ASSERT_EQ(packed.row_offsets.size(), format.HasOffsets() ? 40 : 0);
+    for (int64_t i = 0; format.HasOffsets() && i < 40; ++i) {
+      double sum = 0, magnitude = 0;
+      for (int64_t j = 0; j < 512; ++j) {
+        const double product =
+            128.0 * numbers.codes[i * 512 + j] *
+            numbers.scales[i * numbers.Groups() + j / numbers.group];
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      EXPECT_NEAR(packed.row_offsets[i] / format.SumUnit(), -sum,
+                  0x1p-24 * magnitude);
+    }
+  }
+}
+
 // Half a unit of the row's scale, and what rounding of multipliers adds to it.
 TEST(W4a8PackTest, ReroundedCodesAreTheNearest) {
   constexpr double kMostUnits = 0.5 + 8.0 / 256;

@@ -39,21 +39,24 @@ class W4a8Test : public GpuTest,
                  public ::testing::WithParamInterface<W4a8Format> {};
 
 // How far off FP32 sums may be: minimums are two BF16 numbers (2^-17), and up
-// to 135 groups are added.
-double Tolerance(const W4A8Dot& dot, DType dtype) {
+// to 135 groups are added. The tensor cores' sums of FP8 products have some 13
+// bits.
+double Tolerance(const W4A8Dot& dot, W4a8Kind kind, DType dtype) {
   const double rounding = dtype == DType::kF32    ? 0
                           : dtype == DType::kBF16 ? 0x1p-8
                                                   : 0x1p-11;
-  return 0x1p-15 * dot.magnitude + rounding * std::fabs(dot.value) + 0x1p-24;
+  const double sums = kind == W4a8Kind::kE4m3 ? 0x1p-12 : 0x1p-15;
+  return sums * dot.magnitude + rounding * std::fabs(dot.value) + 0x1p-24;
 }
 
 void ExpectRight(const std::vector<W4A8Dot>& expected, const W4a8Output& output,
-                 DType dtype, const std::string& what) {
+                 W4a8Kind kind, DType dtype, const std::string& what) {
   ASSERT_EQ(output.problem, "") << what;
   const int64_t size = kernels::ElementBytes(dtype);
   for (size_t i = 0; i < expected.size(); ++i) {
     const double y = Decode(dtype, output.y.data() + i * size);
-    ASSERT_LE(std::fabs(y - expected[i].value), Tolerance(expected[i], dtype))
+    ASSERT_LE(std::fabs(y - expected[i].value),
+              Tolerance(expected[i], kind, dtype))
         << what << " at " << i << ": " << y << ", not " << expected[i].value;
   }
 }
@@ -68,13 +71,34 @@ TEST_P(W4a8Test, IsRightInOddShapesAndTypes) {
     for (const LaunchSpec& spec : specs) {
       ExpectRight(expected,
                   RunW4a8(operands, kManyRows, DType::kF32, true, spec),
-                  DType::kF32, problem.ToString() + " " + spec.ToString());
+                  GetParam().kind, DType::kF32,
+                  problem.ToString() + " " + spec.ToString());
     }
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       for (const bool aligned : {true, false}) {
         ExpectRight(expected,
                     RunW4a8(operands, kManyRows, dtype, aligned, specs[0]),
-                    dtype, problem.ToString());
+                    GetParam().kind, dtype, problem.ToString());
+      }
+    }
+  }
+}
+
+TEST_P(W4a8Test, AddsToWhatIsThere) {
+  for (const Shape& shape : kShapes) {
+    const W4a8Problem problem{GetParam(), kManyRows, shape.n, shape.k};
+    const W4a8Operands operands(problem, W4a8Numbers::kAny);
+    std::vector<W4A8Dot> expected = operands.Expected();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      expected[i].value += W4a8Residual(at / shape.n, at % shape.n);
+    }
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      for (const bool aligned : {true, false}) {
+        ExpectRight(expected,
+                    RunW4a8(operands, kManyRows, dtype, aligned,
+                            W4a8Specs(problem)[0], W4a8Then::kAdd),
+                    GetParam().kind, dtype, problem.ToString());
       }
     }
   }

@@ -14,10 +14,12 @@ namespace {
 using Table = std::array<std::vector<const void*>, std::size(kW4a8Formats)>;
 
 Table MakeTable() {
-  return {W4a8Rerounded128Kernels(), W4a8Rerounded32Kernels(),
-          W4a8Scale128Kernels(),     W4a8Scale32Kernels(),
-          W4a8Min128Kernels(),       W4a8Min32Kernels(),
-          W4a8SubScaleKernels(),     W4a8SubScaleSumsKernels()};
+  return {W4a8Rerounded128Kernels(),  W4a8Rerounded32Kernels(),
+          W4a8Scale128Kernels(),      W4a8Scale32Kernels(),
+          W4a8Min128Kernels(),        W4a8Min32Kernels(),
+          W4a8SubScaleKernels(),      W4a8SubScaleSumsKernels(),
+          W4a8SubScaleFloatKernels(), W4a8E4m3Group128Kernels(),
+          W4a8E4m3Group32Kernels()};
 }
 
 }  // namespace

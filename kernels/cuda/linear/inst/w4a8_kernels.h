@@ -16,6 +16,9 @@ std::vector<const void*> W4a8Min128Kernels();
 std::vector<const void*> W4a8Min32Kernels();
 std::vector<const void*> W4a8SubScaleKernels();
 std::vector<const void*> W4a8SubScaleSumsKernels();
+std::vector<const void*> W4a8SubScaleFloatKernels();
+std::vector<const void*> W4a8E4m3Group128Kernels();
+std::vector<const void*> W4a8E4m3Group32Kernels();
 
 // The kernel of a format and so many columns. Thread-safe.
 const void* W4a8KernelOf(W4a8Format format, int columns);
