@@ -159,10 +159,10 @@ class W8Multiplier {
     }
     int block = 0;
     AddAll<T::kStraight>(place, block, sums);
-    if constexpr (T::kTogether > 1) {
+    if constexpr (T::kStraight > T::kTogether) {
       AddAll<T::kTogether>(place, block, sums);
-      AddAll<1>(place, block, sums);
     }
+    if constexpr (T::kTogether > 1) AddAll<1>(place, block, sums);
   }
 
   // Adds the products of steps from `block` on, kSteps at a time, as far as

@@ -22,7 +22,7 @@ constexpr char kSiluMulSuffix[] = "_silu_mul";
 constexpr int kClusters[] = {1, 2, 4};
 // CTAs walk over so many bytes of x, rows of it, before they go to the next
 // columns: what they share stays in L2 meanwhile.
-constexpr int64_t kRasterBytes = 32 << 20;
+constexpr int64_t kRasterBytes = 16 << 20;
 constexpr size_t kMaxGuesses = 12;
 
 // What the kernel counts in 32 bits.

@@ -54,8 +54,8 @@ struct W8Kernel {
                                    : kTiles <= 16 ? 2
                                                   : 1;
   // Steps in a straight run of code, at whose end the tensor cores wait for the
-  // last sums to be added.
-  static constexpr int kStraight = kTogether > 1 ? 8 : 1;
+  // last sums to be added. Narrow tiles wait for memory, and for their code.
+  static constexpr int kStraight = kTogether == 2 ? 8 : kTogether;
   static_assert(kStages >= kTogether);
   static_assert(!kBlockScales ||
                     kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,
