@@ -18,12 +18,15 @@ namespace nibble::kernels {
 // M"): decode rows the narrow one, prompt rows the wide one.
 enum class LinearPath : uint8_t { kNarrow, kWide };
 
-// The second packing of a matrix, in 8 bits with a scale for each row of W,
-// that the wide path runs on.
+// The second packing of a matrix, that the wide path runs on.
 enum class WidePacking : uint8_t {
   kNone,  // there is none: the wide path runs on the narrow packing
+  // In 8 bits, a scale for each row of W.
   kInt8,
   kE4m3,  // FP8
+  // The 4-bit codes and their scales as they are, in half of the memory;
+  // activations are INT8.
+  kInt4,
 };
 
 // One way to run one linear layer: printable, comparable, no pointers. What

@@ -41,7 +41,8 @@ absl::StatusOr<std::unique_ptr<CudaActivations>> CudaActivations::Make(
   NIBBLE_RETURN_IF_ERROR(
       fill(ActivationPitch(k) * ElementBytes(dtype), activations->buffer_));
   if (codes != WidePacking::kNone) {
-    activations->codes_kind_ = codes;
+    activations->codes_kind_ =
+        codes == WidePacking::kInt4 ? WidePacking::kInt8 : codes;
     NIBBLE_RETURN_IF_ERROR(fill(W8Pitch(k), activations->codes_));
     NIBBLE_RETURN_IF_ERROR(
         fill(static_cast<int64_t>(sizeof(float)), activations->scales_));

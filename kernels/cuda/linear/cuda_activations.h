@@ -24,7 +24,7 @@ constexpr int64_t ActivationPitch(int64_t k) { return (k + 63) / 64 * 64; }
 class CudaActivations final : public Activations {
  public:
   // RESOURCE_EXHAUSTED when the device has not that much left. Zeroed on the
-  // stream.
+  // stream. `codes`: the packing of the layers; kInt4 reads codes of kInt8.
   static absl::StatusOr<std::unique_ptr<CudaActivations>> Make(
       int64_t max_rows, int64_t k, DType dtype, const Stream& stream,
       WidePacking codes = WidePacking::kNone);

@@ -87,7 +87,8 @@ absl::StatusOr<std::unique_ptr<CudaLinear>> CudaLinear::Create(
         op->AddSegment(parts.subspan(begin, end - begin), options));
     begin = end;
   }
-  if (options.wide != WidePacking::kNone && options.multiply) {
+  if (options.multiply && (options.wide == WidePacking::kInt8 ||
+                           options.wide == WidePacking::kE4m3)) {
     NIBBLE_ASSIGN_OR_RETURN(op->wide_,
                             WideLinear::Create(parts, options, context));
   }
@@ -120,6 +121,10 @@ absl::Status CudaLinear::AddSegment(std::span<const WeightView> parts,
                                      static_cast<int64_t>(packed.x_perm.size() *
                                                           sizeof(int32_t)),
                                      *context_.stream, options, "act-order"));
+  if (options.wide == WidePacking::kInt4 && options.multiply) {
+    NIBBLE_ASSIGN_OR_RETURN(segment.wide,
+                            W4a8Linear::Create(packed, options, context_));
+  }
   n_ += segment.columns;
   segments_.push_back(std::move(segment));
   return absl::OkStatus();
@@ -146,8 +151,11 @@ absl::Status CudaLinear::ReserveMemory(const LinearOptions& options) {
         max_rows_ * ActivationPitch(k_) * ElementBytes(context_.x_dtype),
         kScratchAlignment);
   }
-  const int64_t wide_bytes =
-      wide_.has_value() ? WideLinear::ScratchBytes(max_rows_, k_) : 0;
+  const int64_t wide_bytes = wide_.has_value()
+                                 ? WideLinear::ScratchBytes(max_rows_, k_)
+                             : segments_.front().wide.has_value()
+                                 ? W4a8Linear::ScratchBytes(max_rows_, k_)
+                                 : 0;
   if (const absl::Status status = context_.scratch->Reserve(std::max(
           kernel_scratch_offset_ + W4ScratchBytes(max_rows_, k_), wide_bytes));
       !status.ok()) {
@@ -158,7 +166,10 @@ absl::Status CudaLinear::ReserveMemory(const LinearOptions& options) {
 
 int64_t CudaLinear::packed_bytes() const {
   int64_t bytes = 0;
-  for (const Segment& segment : segments_) bytes += segment.blocks.bytes();
+  for (const Segment& segment : segments_) {
+    bytes += segment.blocks.bytes();
+    if (segment.wide.has_value()) bytes += segment.wide->packed_bytes();
+  }
   return bytes + (wide_.has_value() ? wide_->packed_bytes() : 0);
 }
 
@@ -198,6 +209,16 @@ W4Args CudaLinear::ArgsFor(const Segment& segment,
   return args;
 }
 
+void CudaLinear::RunWide(const Segment& segment, const LinearCall& call) const {
+  LinearCall part = call;
+  part.y = call.y.Cols(segment.first_column, segment.columns);
+  segment.wide->Run(part,
+                    bias_.bytes() > 0
+                        ? bias_.as<const float>() + segment.first_column
+                        : nullptr,
+                    context_);
+}
+
 void CudaLinear::Run(const LinearCall& call) const {
   const int64_t rows = call.y.rows;
   if (rows == 0) return;
@@ -220,6 +241,10 @@ void CudaLinear::Run(const LinearCall& call) const {
     return;
   }
   for (const Segment& segment : segments_) {
+    if (call.path == LinearPath::kWide && segment.wide.has_value()) {
+      RunWide(segment, call);
+      continue;
+    }
     LaunchW4(ArgsFor(segment, call), segment.plan.ForRows(rows),
              context_.device, context_.stream->get(),
              {.overlap = context_.overlap});

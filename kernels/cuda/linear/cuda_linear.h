@@ -1,5 +1,6 @@
 // Linear layers of the CUDA backend: 4-bit weights, 16-bit activations, and for
-// the wide path, if wanted, the same weights in 8 bits.
+// the wide path, if wanted, the same weights in 8 bits, or in 4 for 8-bit
+// activations.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/linear/linear_context.h"
 #include "kernels/cuda/linear/w4a16.h"
+#include "kernels/cuda/linear/w4a8_linear.h"
 #include "kernels/cuda/linear/wide_linear.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/linear.h"
@@ -42,7 +44,9 @@ class CudaLinear final : public LinearOp {
   // Of the first launch.
   const LinearPlan& plan() const override { return segments_.front().plan; }
   const LinearPlan* wide_plan() const override {
-    return wide_.has_value() ? &wide_->plan() : nullptr;
+    if (wide_.has_value()) return &wide_->plan();
+    const auto& wide4 = segments_.front().wide;
+    return wide4.has_value() ? &wide4->plan() : nullptr;
   }
   // y is device memory, kBF16, kF16 or kF32; x a CudaActivations of the
   // context's type. May be captured.
@@ -60,6 +64,7 @@ class CudaLinear final : public LinearOp {
     int64_t first_column = 0;  // of y
     int64_t columns = 0;
     LinearPlan plan;
+    std::optional<W4a8Linear> wide;  // WidePacking::kInt4
   };
 
   explicit CudaLinear(const CudaLinearContext& context) : context_(context) {}
@@ -69,6 +74,7 @@ class CudaLinear final : public LinearOp {
   // The plan of a segment: kept from earlier, or measured now.
   LinearPlan MakePlan(const Segment& segment) const;
   W4Args ArgsFor(const Segment& segment, const LinearCall& call) const;
+  void RunWide(const Segment& segment, const LinearCall& call) const;
 
   CudaLinearContext context_;
   W4Epilogue epilogue_ = W4Epilogue::kStore;  // or kSiluMul
@@ -76,9 +82,9 @@ class CudaLinear final : public LinearOp {
   int64_t k_ = 0;
   int64_t max_rows_ = 0;
   std::vector<Segment> segments_;
-  std::optional<WideLinear> wide_;
-  DeviceBuffer bias_;  // float [n], or empty
-  DeviceBuffer ids_;   // int32 [max_rows], or empty
+  std::optional<WideLinear> wide_;  // WidePacking::kInt8 and kE4m3
+  DeviceBuffer bias_;               // float [n], or empty
+  DeviceBuffer ids_;                // int32 [max_rows], or empty
   // Where in the scratch the kernels' own begins: behind the reordered x.
   int64_t kernel_scratch_offset_ = 0;
 };

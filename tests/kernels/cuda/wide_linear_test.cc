@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/linear/cuda_activations.h"
 #include "kernels/cuda/linear/cuda_linear.h"
+#include "kernels/cuda/linear/pack.h"
 #include "kernels/cuda/linear/w8a8.h"
 #include "kernels/cuda/quantize/quantize.h"
 #include "kernels/reference/quantize.h"
@@ -217,6 +218,106 @@ TEST_F(WideLinearTest, TakesCodesWhereXHasThem) {
     EXPECT_EQ(Run(*op, *coded, kMaxRows, LinearPath::kWide),
               Run(*op, *plain, kMaxRows, LinearPath::kWide));
   }
+}
+
+// Rows of weights as 4-bit codes have them, [rows, kK].
+std::vector<float> Unpack(const std::vector<WeightView>& parts) {
+  std::vector<float> rows;
+  for (const WeightView& part : parts) {
+    const auto packed = kernels::cuda::PackW4(std::span(&part, 1)).value();
+    for (int64_t i = 0; i < part.n; ++i) {
+      rows.resize(rows.size() + kK);
+      UnpackW4Row(packed, i, rows.data() + rows.size() - kK);
+    }
+  }
+  return rows;
+}
+
+class FourBitWideTest : public WideLinearTest {
+ protected:
+  void SetUp() override {
+    WideLinearTest::SetUp();
+    if (IsSkipped()) return;
+    if (context_.device.compute_major != 9) GTEST_SKIP() << "Hopper only";
+  }
+
+  // Compares with products of weights and INT8 codes, whose sums are exact; a
+  // minimum is two BF16 numbers.
+  void CheckFourBits(const std::vector<float>& y, const CodedRows& x,
+                     const std::vector<float>& w, int64_t rows,
+                     const std::vector<float>& added) {
+    const auto n = static_cast<int64_t>(added.size());
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = 0, magnitude = 0;
+        for (int64_t c = 0; c < kK; ++c) {
+          const double product = double{w[j * kK + c]} *
+                                 static_cast<int8_t>(x.codes[i * kK + c]) *
+                                 x.scales[i];
+          sum += product;
+          magnitude += std::fabs(product);
+        }
+        ASSERT_NEAR(y[i * n + j], sum + added[j], 0x1p-13 * magnitude + 1e-6)
+            << i << ", " << j << " of " << rows;
+      }
+    }
+  }
+};
+
+TEST_F(FourBitWideTest, MultipliesFourBitCodes) {
+  const CaseWeight a = Weight("int4_g128", 72), b = Weight("q4_k", 200);
+  const std::vector<WeightView> parts = {a.View(), b.View()};
+  const std::vector<float> bias = random_.Normals(272);
+  const Inputs& x = Inputs::Normal(DType::kBF16, kK);
+  const auto activations = Upload(x);
+  const auto op = Make(parts, WidePacking::kInt4, bias.data());
+  ASSERT_NE(op->wide_plan(), nullptr);
+  const std::vector<float> w = Unpack(parts);
+  for (const int64_t rows : {int64_t{1}, int64_t{33}, kMaxRows}) {
+    CheckFourBits(Run(*op, *activations, rows, LinearPath::kWide),
+                  EncodeRows(WidePacking::kInt8, x, rows), w, rows, bias);
+  }
+}
+
+TEST_F(FourBitWideTest, AddsToTheResidual) {
+  const CaseWeight weight = Weight("q4_0", 328);
+  const Inputs& x = Inputs::Normal(DType::kBF16, kK);
+  const auto op = Make({weight.View()}, WidePacking::kInt4);
+  const auto activations = Upload(x);
+  CheckFourBits(Run(*op, *activations, 65, LinearPath::kWide, Epilogue::kAdd),
+                EncodeRows(WidePacking::kInt8, x, 65), Unpack({weight.View()}),
+                65, std::vector<float>(328, 1.0f));
+}
+
+TEST_F(FourBitWideTest, TakesCodesWhereXHasThem) {
+  const CaseWeight weight = Weight("q4_k", 320);
+  const Inputs& x = Inputs::Normal(DType::kBF16, kK);
+  const auto op = Make({weight.View()}, WidePacking::kInt4);
+  const auto plain = Upload(x);
+  const auto coded = Upload(x, WidePacking::kInt4);
+  kernels::cuda::LaunchQuantize(
+      {.x = coded->Row(kFirst),
+       .ldx = coded->pitch(),
+       .m = kMaxRows,
+       .k = kK,
+       .code = kernels::cuda::QuantizeCode::kInt8Token,
+       .codes = coded->CodeRow(kFirst),
+       .ldc = coded->code_pitch(),
+       .scales = coded->Scales(kFirst)},
+      context_.device, *stream_);
+  EXPECT_EQ(Run(*op, *coded, kMaxRows, LinearPath::kWide),
+            Run(*op, *plain, kMaxRows, LinearPath::kWide));
+  // Others may read the codes after this layer.
+  EXPECT_EQ(Run(*op, *coded, 65, LinearPath::kWide),
+            Run(*op, *plain, 65, LinearPath::kWide));
+}
+
+// The 4-bit packing takes about as much again as the narrow one.
+TEST_F(FourBitWideTest, TakesFourBitsAWeight) {
+  const CaseWeight weight = Weight("int4_g128", 1024);
+  const auto both = Make({weight.View()}, WidePacking::kInt4);
+  const auto narrow = Make({weight.View()}, WidePacking::kNone);
+  EXPECT_LT(both->packed_bytes(), narrow->packed_bytes() + 1024 * kK * 3 / 4);
 }
 
 TEST_F(WideLinearTest, AddsToTheResidual) {
