@@ -66,19 +66,18 @@ absl::StatusOr<W4a8Linear> W4a8Linear::Create(
   made.weights_ = {.format = format, .n = weights.n, .k = weights.k};
   const W4a8Problem problem = made.ProblemOf(options.max_rows);
   if (W4a8Candidates(problem, context.device).empty()) {
-    return Unimplemented(options,
-                         absl::StrCat("no kernel for ", problem.ToString(),
-                                      " on ", context.device.name));
+    return Unimplemented(
+        options, absl::StrCat("no kernel for ", problem.ToString(), " on ",
+                              context.device.name));
   }
   const auto packed = PackW4a8(*numbers, format, context.pack_threads);
   if (!packed.ok()) {
     return Unimplemented(options, std::string(packed.status().message()));
   }
   NIBBLE_ASSIGN_OR_RETURN(
-      made.blocks_,
-      UploadForLayer(packed->blocks.data(),
-                     static_cast<int64_t>(packed->blocks.size()),
-                     *context.stream, options, "4-bit weights"));
+      made.blocks_, UploadForLayer(packed->blocks.data(),
+                                   static_cast<int64_t>(packed->blocks.size()),
+                                   *context.stream, options, "4-bit weights"));
   NIBBLE_ASSIGN_OR_RETURN(
       made.offsets_,
       UploadForLayer(packed->row_offsets.data(), weights.n * kFloatBytes,
@@ -119,14 +118,13 @@ LinearPlan W4a8Linear::MakePlan(int64_t max_rows,
     const int64_t pitch = W8Pitch(weights_.k);
     NIBBLE_ASSIGN_OR_RETURN(x, MakeFilled(max_rows * pitch, *context.stream));
     NIBBLE_ASSIGN_OR_RETURN(
-        sums,
-        MakeFilled(max_rows * W4a8SumsPitch(weights_.format, weights_.k),
-                   *context.stream));
+        sums, MakeFilled(max_rows * W4a8SumsPitch(weights_.format, weights_.k),
+                         *context.stream));
     NIBBLE_ASSIGN_OR_RETURN(
         scales, MakeFilled(max_rows * kFloatBytes, *context.stream));
-    NIBBLE_ASSIGN_OR_RETURN(
-        y, DeviceBuffer::Make(max_rows * weights_.n *
-                              ElementBytes(context.x_dtype)));
+    NIBBLE_ASSIGN_OR_RETURN(y,
+                            DeviceBuffer::Make(max_rows * weights_.n *
+                                               ElementBytes(context.x_dtype)));
     W4a8Args args{.w = weights_,
                   .x = {.codes = x.data(),
                         .pitch = pitch,
