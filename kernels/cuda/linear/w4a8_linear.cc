@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "base/status.h"
-#include "kernels/cuda/linear/cuda_activations.h"
+#include "kernels/cuda/linear/encode_rows.h"
 #include "kernels/cuda/linear/layer_plan.h"
 #include "kernels/cuda/linear/w8a8_layout.h"
 #include "kernels/cuda/quantize/quantize.h"
@@ -143,34 +143,14 @@ LinearPlan W4a8Linear::MakePlan(int64_t max_rows,
 
 void W4a8Linear::Run(const LinearCall& call, const float* bias,
                      const CudaLinearContext& context) const {
-  const auto& x = static_cast<const CudaActivations&>(*call.x);
   const int64_t rows = call.y.rows, pitch = W8Pitch(weights_.k);
   const Scratch at(rows, weights_.k,
                    W4a8SumsPitch(weights_.format, weights_.k));
   std::byte* const scratch = context.scratch->data();
-  const std::byte* codes = scratch;
-  const float* scales = nullptr;
-  if (x.codes() != WidePacking::kNone) {
-    NIBBLE_CHECK(x.codes() == WidePacking::kInt8);
-    codes = x.CodeRow(call.row_begin);
-    scales = x.Scales(call.row_begin);
-  } else {
-    auto* const made = reinterpret_cast<float*>(scratch + at.scales);
-    LaunchQuantize({.op = QuantizeOp::kPlain,
-                    .dtype = x.dtype(),
-                    .x = x.Row(call.row_begin),
-                    .ldx = x.pitch(),
-                    .m = rows,
-                    .k = weights_.k,
-                    .code = QuantizeCode::kInt8Token,
-                    .codes = scratch,
-                    .ldc = pitch,
-                    .scales = made},
-                   context.device, *context.stream,
-                   {.overlap = context.overlap});
-    scales = made;
-  }
-  LaunchW4a8Prepare({.codes = codes,
+  const EncodedRows x =
+      EncodeRows(call, WidePacking::kInt8, weights_.k, scratch,
+                 reinterpret_cast<float*>(scratch + at.scales), context);
+  LaunchW4a8Prepare({.codes = x.codes,
                      .pitch = pitch,
                      .m = rows,
                      .k = weights_.k,
@@ -180,7 +160,7 @@ void W4a8Linear::Run(const LinearCall& call, const float* bias,
   W4a8Args args{.w = weights_,
                 .x = {.codes = scratch,
                       .pitch = pitch,
-                      .scales = scales,
+                      .scales = x.scales,
                       .sums = scratch + at.sums},
                 .m = rows,
                 .y = call.y.data,

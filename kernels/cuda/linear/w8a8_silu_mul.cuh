@@ -5,20 +5,12 @@
 #include "kernels/activation_codes.h"
 #include "kernels/cuda/linear/w8a8_store.cuh"
 #include "kernels/cuda/quantize/encode.cuh"
+#include "kernels/cuda/quantize/silu_mul.cuh"
 
 namespace nibble::kernels::cuda {
 
 // Eights of outputs of a thread in a unit.
 inline constexpr int kSiluMulEights = kW8GateUpUnit / kW8RowGroup;
-
-// silu(gate) * up, as the fused quantizer computes it.
-__device__ __forceinline__ float GatedUp(float gate, float up) {
-  constexpr float kLog2E = 1.44269504f;
-  float e, reciprocal;
-  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(e) : "f"(gate * -kLog2E));
-  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(reciprocal) : "f"(1.0f + e));
-  return __fmul_rn(__fmul_rn(gate, reciprocal), up);
-}
 
 // 8 bytes to global memory, or nothing; a predicate instead of a branch.
 __device__ __forceinline__ void StoreGlobal8If(bool there, void* p, uint2 v) {
@@ -171,7 +163,7 @@ __device__ __forceinline__ void StoreSiluMul(const W8Params& p,
         Finish<T, true>(W8Columns<T, true>(vectors, kUp + eight), kUp + eight,
                         rows.scales[i][half], half, sums[i], up);
 #pragma unroll
-        for (int e = 0; e < 8; ++e) v[eight][e] = GatedUp(v[eight][e], up[e]);
+        for (int e = 0; e < 8; ++e) v[eight][e] = SiluMul(v[eight][e], up[e]);
       }
       if (p.silu_mul.result != W8Result::kNumbers) {
         StoreSiluMulCodes(p, row, first, v, greatest);

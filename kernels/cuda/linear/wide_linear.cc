@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/checked_math.h"
 #include "base/status.h"
-#include "kernels/cuda/linear/cuda_activations.h"
+#include "kernels/cuda/linear/encode_rows.h"
 #include "kernels/cuda/linear/layer_plan.h"
 #include "kernels/cuda/linear/w8a8_layout.h"
 #include "kernels/cuda/linear/w8a8_pack.h"
@@ -135,7 +135,6 @@ LinearPlan WideLinear::MakePlan(int64_t max_rows,
 
 void WideLinear::Run(const LinearCall& call, const float* bias,
                      const CudaLinearContext& context) const {
-  const auto& x = static_cast<const CudaActivations&>(*call.x);
   const int64_t rows = call.y.rows;
   W8Args args{.kind = kind(),
               .w = weights_,
@@ -149,30 +148,12 @@ void WideLinear::Run(const LinearCall& call, const float* bias,
     args.residual = call.y.data;
     args.ld_residual = call.y.row_stride;
   }
-  if (x.codes() != WidePacking::kNone) {
-    NIBBLE_CHECK(x.codes() == packing_);
-    args.x.codes = x.CodeRow(call.row_begin);
-    args.x.scales = x.Scales(call.row_begin);
-  } else {
-    std::byte* const scratch = context.scratch->data();
-    auto* const scales =
-        reinterpret_cast<float*>(scratch + ScalesAt(rows, weights_.k));
-    LaunchQuantize(
-        {.op = QuantizeOp::kPlain,
-         .dtype = x.dtype(),
-         .x = x.Row(call.row_begin),
-         .ldx = x.pitch(),
-         .m = rows,
-         .k = weights_.k,
-         .code = packing_ == WidePacking::kInt8 ? QuantizeCode::kInt8Token
-                                                : QuantizeCode::kFp8Token,
-         .codes = scratch,
-         .ldc = args.x.pitch,
-         .scales = scales},
-        context.device, *context.stream, {.overlap = context.overlap});
-    args.x.codes = scratch;
-    args.x.scales = scales;
-  }
+  std::byte* const scratch = context.scratch->data();
+  const EncodedRows x = EncodeRows(
+      call, packing_, weights_.k, scratch,
+      reinterpret_cast<float*>(scratch + ScalesAt(rows, weights_.k)), context);
+  args.x.codes = x.codes;
+  args.x.scales = x.scales;
   LaunchW8(args, plan_.ForRows(rows), context.device, context.stream->get(),
            {.overlap = context.overlap});
 }

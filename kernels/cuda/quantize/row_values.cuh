@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear/mma.cuh"
 #include "kernels/cuda/quantize/encode.cuh"
 #include "kernels/cuda/quantize/quantize_params.h"
+#include "kernels/cuda/quantize/silu_mul.cuh"
 
 namespace nibble::kernels::cuda {
 
@@ -19,16 +20,6 @@ template <int kChunks>
 __device__ __forceinline__ int ChunkAt(int i) {
   const int thread = static_cast<int>(threadIdx.x);
   return (thread / 32 * kChunks + i) * 32 + thread % 32;
-}
-
-// silu(gate) * up. Where e^-gate overflows the reciprocal is zero; what is
-// flushed to zero is far below kLeastMax.
-__device__ __forceinline__ float SiluMul(float gate, float up) {
-  constexpr float kLog2E = 1.44269504f;
-  float e, reciprocal;
-  asm("ex2.approx.ftz.f32 %0,%1;" : "=f"(e) : "f"(gate * -kLog2E));
-  asm("rcp.approx.ftz.f32 %0,%1;" : "=f"(reciprocal) : "f"(1.0f + e));
-  return __fmul_rn(__fmul_rn(gate, reciprocal), up);
 }
 
 template <QuantizeOp O>
