@@ -28,8 +28,9 @@ engine::Clock::time_point DeadlineOf(const grpc::CallbackServerContext& call) {
 }
 
 bool IsPast(engine::Clock::time_point deadline) {
-  // gRPC's timer and our clock may differ by so much.
-  constexpr std::chrono::milliseconds kTolerance{5};
+  // gRPC's timers and our clock may differ by so much; on a busy machine 5 ms
+  // have been seen.
+  constexpr std::chrono::milliseconds kTolerance{20};
   return deadline != engine::Clock::time_point::max() &&
          engine::Clock::now() + kTolerance >= deadline;
 }
