@@ -18,6 +18,15 @@
 
 namespace nibble::bench {
 
+// The matrix units do twice as many 8-bit products as 16-bit ones.
+inline constexpr int kEightBitRate = 2;
+// Relative errors that are still right: of results in BF16 and FP16 alike; of
+// products with quantized activations, which are nearly uniform: INT8's step is
+// 1 / 127 of the greatest, E4M3 has 4 bits.
+inline constexpr double kMaxRelativeError = 3e-3;
+inline constexpr double kMaxInt8QuantError = 0.015;
+inline constexpr double kMaxFp8QuantError = 0.035;
+
 // Which copy of the weights to read, and whether the launch may overlap the
 // one before. By value.
 struct Turn {

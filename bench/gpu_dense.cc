@@ -13,13 +13,6 @@ namespace nibble::bench {
 using kernels::DType;
 using kernels::cuda::CublasLtProblem;
 
-namespace {
-
-// Of results rounded to BF16 and of FP16 ones alike.
-constexpr double kMaxRelativeError = 3e-3;
-
-}  // namespace
-
 std::shared_ptr<const CublasChoice> ChooseCublas(const SweepTools& tools,
                                                  const CandidateBench& bench,
                                                  const Candidate& candidate,

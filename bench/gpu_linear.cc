@@ -21,9 +21,6 @@ using kernels::LaunchSpec;
 using kernels::cuda::DeviceBuffer;
 using kernels::cuda::W4Args;
 
-// Of results rounded to BF16 and of FP16 ones alike.
-constexpr double kMaxRelativeError = 3e-3;
-
 // The W4A16 kernels on random weights of one shape and format, by themselves
 // and behind the norm (NAME_norm). Candidates use it: it outlives them and
 // stays where it is. Owned by SweepLinear.

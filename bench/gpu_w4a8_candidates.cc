@@ -17,16 +17,6 @@ using kernels::cuda::QuantizeCode;
 using kernels::cuda::W4a8Args;
 using kernels::cuda::W4a8Kind;
 
-namespace {
-
-// The matrix units do twice as many 8-bit products as 16-bit ones.
-constexpr int kEightBitRate = 2;
-// Of results rounded to BF16, and of products with quantized activations.
-constexpr double kMaxRelativeError = 3e-3;
-constexpr double kMaxQuantError = 0.015, kMaxFp8QuantError = 0.035;
-
-}  // namespace
-
 absl::Status W4a8PathCandidates::Allocate() {
   const int64_t max_m = *std::max_element(options_.m.begin(), options_.m.end());
   NIBBLE_ASSIGN_OR_RETURN(operand_, W4a8Operand::Make(numbers_, path_.format));
@@ -177,7 +167,7 @@ Candidate W4a8PathCandidates::Quantized(int64_t m,
   candidate.path += "_quant";
   candidate.behind_norm = true;
   candidate.bytes += m * numbers_.k;  // hidden states have 16 bits
-  candidate.max_error = IsFp8() ? kMaxFp8QuantError : kMaxQuantError;
+  candidate.max_error = IsFp8() ? kMaxFp8QuantError : kMaxInt8QuantError;
   candidate.enqueue = [this, m, spec](Turn turn) {
     const W4a8Args args = QuantizedArgs(m, turn.node);
     hidden_.NormAndQuantize(

@@ -4,7 +4,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/checked_math.h"
 #include "base/status.h"
 #include "kernels/cuda/linear/encode_rows.h"

@@ -11,22 +11,15 @@ namespace nibble::kernels::cuda {
 // What codes of both operands are. Sums of kE4m3 are bits of FP32 numbers.
 enum class W4a8Codes : uint8_t { kS8, kU8, kE4m3 };
 
-// What the instruction calls the types of D, A and B, and the factors of A and
-// B that the integer form does not have.
+// As WgmmaOf, of such codes.
 template <W4a8Codes kCodes>
-struct WgmmaCodes {
-  static constexpr char kTypes[] = "s32.s8.s8";
-  static constexpr char kFactors[] = "";
-};
+struct WgmmaCodes : WgmmaOf<W8Kind::kInt8> {};
+template <>
+struct WgmmaCodes<W4a8Codes::kE4m3> : WgmmaOf<W8Kind::kE4m3> {};
 template <>
 struct WgmmaCodes<W4a8Codes::kU8> {
   static constexpr char kTypes[] = "s32.u8.u8";
   static constexpr char kFactors[] = "";
-};
-template <>
-struct WgmmaCodes<W4a8Codes::kE4m3> {
-  static constexpr char kTypes[] = "f32.e4m3.e4m3";
-  static constexpr char kFactors[] = ",1,1";
 };
 
 // D[64, 8 * kTiles] = A[64, 32] B[8 * kTiles, 32]^T + (add ? D : 0): B by its
