@@ -53,9 +53,7 @@ constexpr W8a8Path kPeers[] = {
     {"cublas_fp8_block", W8Kind::kE4m3Block, W8Scaling::kBlock},
 };
 
-bool IsInt8(const W8a8Path& path) {
-  return path.kind == W8Kind::kInt8 || path.kind == W8Kind::kInt8Group;
-}
+bool IsInt8(const W8a8Path& path) { return kernels::cuda::IsInt8(path.kind); }
 
 // What quantizes activations for a path; none where the scale is not theirs.
 std::optional<QuantizeCode> CodeOf(const W8a8Path& path) {

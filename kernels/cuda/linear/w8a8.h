@@ -38,6 +38,13 @@ inline constexpr W8Kind kW8Kinds[] = {W8Kind::kInt8, W8Kind::kE4m3,
                                       W8Kind::kE4m3Fast, W8Kind::kE4m3Block,
                                       W8Kind::kInt8Group};
 std::string_view W8KindName(W8Kind kind);  // "int8", "e4m3_fast", ...
+constexpr bool IsInt8(W8Kind kind) {
+  return kind == W8Kind::kInt8 || kind == W8Kind::kInt8Group;
+}
+// Whether sums of 128 products are added up in FP32.
+constexpr bool IsPromoted(W8Kind kind) {
+  return kind != W8Kind::kInt8 && kind != W8Kind::kE4m3Fast;
+}
 
 // What a scale belongs to. Blocks go with kE4m3Block, groups of W with
 // kInt8Group, and neither with anything else.

@@ -36,8 +36,7 @@ struct W8MmaKernel {
 
   static constexpr bool kBlockScales = kKind == W8Kind::kE4m3Block;
   static constexpr bool kGroupScales = kKind == W8Kind::kInt8Group;
-  static constexpr bool kPromoted =
-      kKind == W8Kind::kE4m3 || kBlockScales || kGroupScales;
+  static constexpr bool kPromoted = IsPromoted(kKind);
   // A warp's part of a tile: products of 16 rows and eight columns.
   static constexpr int kRowParts = kTile.PartRows() / 16;
   static constexpr int kColumnParts = 1;

@@ -61,8 +61,7 @@ int Capability(const DeviceInfo& device) {
 
 // The least capability whose mma.sync multiplies the codes of a kind.
 int LeastCapability(W8Kind kind) {
-  const bool int8 = kind == W8Kind::kInt8 || kind == W8Kind::kInt8Group;
-  return int8 ? kLeastInt8 : kLeastFp8;
+  return IsInt8(kind) ? kLeastInt8 : kLeastFp8;
 }
 
 bool RunsOn(W8Kind kind, const W8Tile& tile, const DeviceInfo& device) {
@@ -126,9 +125,7 @@ double GuessClocks(const W8Problem& problem, const W8Config& config,
   if (tile.schedule == W8Schedule::kMma) {
     return GuessMmaClocks(problem, launch, tile, device);
   }
-  const bool promoted = problem.kind == W8Kind::kE4m3 ||
-                        problem.kind == W8Kind::kE4m3Block ||
-                        problem.kind == W8Kind::kInt8Group;
+  const bool promoted = IsPromoted(problem.kind);
   // Four wgmma of 64 rows; narrow ones wait for shared memory.
   const double columns = tile.PartColumns();
   const double wgmma = 4 * std::max(columns / 2, 16 + columns / 4);

@@ -40,8 +40,7 @@ struct W8Kernel {
   // where sums wait to be added to others, of half.
   static constexpr bool kBlockScales = kKind == W8Kind::kE4m3Block;
   static constexpr bool kGroupScales = kKind == W8Kind::kInt8Group;
-  static constexpr bool kPromoted =
-      kKind == W8Kind::kE4m3 || kBlockScales || kGroupScales;
+  static constexpr bool kPromoted = IsPromoted(kKind);
   static constexpr int kRowParts = kTile.PartRows() / 64;
   static constexpr int kColumnParts =
       kPromoted && kTile.PartColumns() > 224 ? 2 : 1;

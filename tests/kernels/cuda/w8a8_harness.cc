@@ -74,8 +74,7 @@ W8Operands::W8Operands(const W8Setup& setup) : setup_(setup) {
 }
 
 bool W8Operands::IsInt8() const {
-  return setup_.problem.kind == W8Kind::kInt8 ||
-         setup_.problem.kind == W8Kind::kInt8Group;
+  return kernels::cuda::IsInt8(setup_.problem.kind);
 }
 
 W8Scaling W8Operands::XScaling() const {

@@ -204,9 +204,6 @@ TEST(PlanW8, TilesForHopperNeedIt) {
   }
 }
 
-bool IsInt8(W8Kind kind) {
-  return kind == W8Kind::kInt8 || kind == W8Kind::kInt8Group;
-}
 bool HasType(const DeviceInfo& device, W8Kind kind) {
   return IsInt8(kind) || device.compute_major > 8 || device.compute_minor == 9;
 }

@@ -45,10 +45,6 @@ constexpr uint8_t kPoison = 0xff;  // a NaN in every type of number
 constexpr W8Result kResults[] = {W8Result::kNumbers, W8Result::kInt8Tensor,
                                  W8Result::kE4m3Tensor, W8Result::kE4m3Block};
 
-bool IsInt8(W8Kind kind) {
-  return kind == W8Kind::kInt8 || kind == W8Kind::kInt8Group;
-}
-
 // A result that is expected, and how far off the kernel's may be before it is
 // rounded or encoded. By value.
 struct Expected {

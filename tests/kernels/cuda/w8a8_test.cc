@@ -108,7 +108,7 @@ TEST_P(W8Test, IsRightAndTheSameBitsForAnyRowsAndTiles) {
 
 // Of integers the tiles for Hopper and for every device make the same bits.
 TEST_P(W8Test, IntegersAreTheSameBitsOnEveryDevice) {
-  if (GetParam() != W8Kind::kInt8 && GetParam() != W8Kind::kInt8Group) {
+  if (!IsInt8(GetParam())) {
     GTEST_SKIP() << "INT8 only";
   }
   const W8Problem problem{GetParam(), kManyRows, 320, 4'304};

@@ -46,9 +46,7 @@ double RoundingError(DType dtype, double value) {
 class W8Values : public W8KindTest {
  protected:
   W8Problem Problem() const { return {GetParam(), kM, kN, kK}; }
-  bool IsInt8() const {
-    return GetParam() == W8Kind::kInt8 || GetParam() == W8Kind::kInt8Group;
-  }
+  bool IsInt8() const { return kernels::cuda::IsInt8(GetParam()); }
   std::vector<W8Scaling> Scalings() const {
     if (GetParam() == W8Kind::kE4m3Block) return {W8Scaling::kBlock};
     return {W8Scaling::kRow, W8Scaling::kTensor};
