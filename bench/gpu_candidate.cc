@@ -127,7 +127,7 @@ CandidateBench::ColdTimes CandidateBench::TimeCold(
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < candidates.size(); ++i) {
       samples[i].push_back(
-          tools_->timer->ColdUs([&] { candidates[i].enqueue({}); }, 1));
+          tools_->timer->RestedUs([&] { candidates[i].enqueue({}); }));
     }
     condition.Add(Watch());
   }

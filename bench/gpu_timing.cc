@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@ using kernels::cuda::GraphExec;
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
 // Longer than the host needs to enqueue what is measured.
 constexpr int64_t kSpinNs = 200'000;
+// How much longer than a launch the device rests after it.
+constexpr double kRestFactor = 10;
 constexpr int64_t kGraphNodes = 200;
 constexpr double kGraphUs = 10'000;
 // What a graph reads at least before it comes to the same weights again.
@@ -38,19 +41,14 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-struct Span {
-  Event begin{Event::Kind::kTiming};
-  Event end{Event::Kind::kTiming};
-};
+}  // namespace
 
-double MedianUs(const std::vector<Span>& spans) {
+double GpuTimer::MedianUs(const std::vector<Span>& spans) {
   std::vector<double> us;
   us.reserve(spans.size());
   for (const Span& span : spans) us.push_back(ElapsedUs(span.begin, span.end));
   return Median(std::move(us));
 }
-
-}  // namespace
 
 GpuTimer::GpuTimer(int repeats, DeviceBuffer flush)
     : flush_(std::move(flush)), repeats_(repeats) {}
@@ -66,15 +64,28 @@ double GpuTimer::ColdUs(const std::function<void()>& enqueue,
                         int repeats) const {
   enqueue();  // loads the code
   std::vector<Span> spans(repeats > 0 ? repeats : repeats_);
-  for (const Span& span : spans) {
-    LaunchFlush(flush_.data(), kFlushBytes, stream_.get());
-    LaunchSpin(kSpinNs, stream_.get());
-    span.begin.Record(stream_);
-    enqueue();
-    span.end.Record(stream_);
-  }
+  for (const Span& span : spans) EnqueueCold(enqueue, span);
   stream_.Synchronize();
   return MedianUs(spans);
+}
+
+void GpuTimer::EnqueueCold(const std::function<void()>& enqueue,
+                           const Span& span) const {
+  LaunchFlush(flush_.data(), kFlushBytes, stream_.get());
+  LaunchSpin(kSpinNs, stream_.get());
+  span.begin.Record(stream_);
+  enqueue();
+  span.end.Record(stream_);
+}
+
+double GpuTimer::RestedUs(const std::function<void()>& enqueue) const {
+  const Span span;
+  EnqueueCold(enqueue, span);
+  stream_.Synchronize();
+  const double us = ElapsedUs(span.begin, span.end);
+  std::this_thread::sleep_for(
+      std::chrono::duration<double, std::micro>(kRestFactor * us));
+  return us;
 }
 
 double GpuTimer::NodeUs(double expected_us, int64_t bytes,

@@ -38,6 +38,11 @@ class GpuTimer final {
   // launch takes.
   double ColdUs(const std::function<void()>& enqueue, int repeats = 0) const;
 
+  // The same of one launch, whose code is loaded. Rests ten times as long
+  // afterwards, so that what is timed next finds the clocks that the power limit
+  // allows a device with nothing else to do.
+  double RestedUs(const std::function<void()>& enqueue) const;
+
   // Microseconds of a node when `enqueue(i)`, i = 0, 1, ..., make one graph,
   // each node reading `bytes` of weights: 200 nodes, or fewer where they take
   // more than 10 ms, but enough to read 150 MB. Median of 5 runs.
@@ -58,6 +63,14 @@ class GpuTimer final {
   double ReadNodeUs(const Rotation& buffers);
 
  private:
+  struct Span {
+    kernels::cuda::Event begin{kernels::cuda::Event::Kind::kTiming};
+    kernels::cuda::Event end{kernels::cuda::Event::Kind::kTiming};
+  };
+  static double MedianUs(const std::vector<Span>& spans);
+  void EnqueueCold(const std::function<void()>& enqueue,
+                   const Span& span) const;
+
   GpuTimer(int repeats, kernels::cuda::DeviceBuffer flush);
 
   kernels::cuda::Stream stream_;

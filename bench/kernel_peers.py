@@ -10,7 +10,9 @@ Run it on the machine and right after the bench_kernels whose rows it joins:
 
 Measured as in bench_kernels: random operands, each result checked against FP64;
 before each call the L2 is emptied by reading 256 MiB and the device waits until
-the host is ahead; one pair of events, the median; peers take turns.
+the host is ahead; one pair of events, the median; peers take turns, and after
+each call the device rests ten times as long, so that none has the clocks that
+another one left behind.
 """
 
 import argparse
@@ -31,6 +33,7 @@ GROUP = 128
 FLUSH_BYTES = 256 << 20  # several times any L2
 ROTATION_BYTES = 600_000_000  # of weights that a sustained run walks through
 SPIN_CLOCKS = 400_000  # about 0.2 ms: longer than the host needs to enqueue
+REST_FACTOR = 10  # how much longer than a call the device rests after it
 BATCH_US = 20_000  # of calls between two events of a sustained run
 LAST_S = 1  # of a sustained run: what counts
 
@@ -285,14 +288,16 @@ class Timer:
         return event
 
     def cold_us(self, run):
-        run(0)
+        """Of a call whose code is loaded; rests ten times as long afterwards."""
         self.flush.sum()
         self.torch.cuda._sleep(SPIN_CLOCKS)
         begin = self.event()
         run(0)
         end = self.event()
         self.torch.cuda.synchronize()
-        return 1e3 * begin.elapsed_time(end)
+        us = 1e3 * begin.elapsed_time(end)
+        time.sleep(REST_FACTOR * us / 1e6)
+        return us
 
     def sustained(self, run, seconds, expected_us):
         """(us, samples): of the last second of running back to back."""
