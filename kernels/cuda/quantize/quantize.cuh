@@ -279,19 +279,11 @@ __device__ __forceinline__ void EncodeRow(const QuantizeParams& p, uint32_t row,
   }
 }
 
-// CTAs of the most threads that an SM must have registers for. Without a wish
-// the compiler puts the last loads of a row behind the use of the first ones;
-// SiLU-mul has stages for that.
-constexpr int MinCtas(bool staged, int shape) {
-  if (staged) return 0;
-  return shape == 0 ? 8 : 1;
-}
-
 // A row for each CTA or, of short rows, each warp: all loads first.
 template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
 __global__ void __launch_bounds__(
     kRowShapes[kShape].max_threads,
-    MinCtas(IsStaged(O, sizeof(T), kRowShapes[kShape].chunks), kShape))
+    MinCtas(O, C, sizeof(T), kShape))
     QuantizeRows(const __grid_constant__ QuantizeParams p) {
   constexpr int kChunks = kRowShapes[kShape].chunks;
   LetDependentsStart();
@@ -314,7 +306,7 @@ template <QuantizeOp O, typename T, QuantizeCode C, int... kShapes>
 void SetQuantizeKernels(std::integer_sequence<int, kShapes...>,
                         const void* (&kernels)[kNumRowShapes]) {
   ((kernels[kShapes] = reinterpret_cast<const void*>(
-        &QuantizeRows<O, T, C, KernelShape(O, C, kShapes)>)),
+        &QuantizeRows<O, T, C, KernelShape(kShapes)>)),
    ...);
 }
 

@@ -43,15 +43,24 @@ constexpr bool IsStaged(QuantizeOp op, int64_t element_bytes, int chunks) {
   return op == QuantizeOp::kSiluMul && element_bytes == 2 && chunks <= 4;
 }
 
-// The shape whose kernel takes the rows of `shape`. A kernel of the first one
-// is held to 64 registers, so that an SM has room for eight CTAs. RMSNorm alone
-// would take 80 and is faster with 64, but for INT8 with a scale for each row:
-// it would take 70 and is slower. Everything else has the second shape's.
-constexpr int KernelShape(QuantizeOp op, QuantizeCode code, int shape) {
+// The shape whose kernel takes the rows of `shape`.
+constexpr int KernelShape(int shape) {
   static_assert(kRowShapes[0].chunks == kRowShapes[1].chunks,
                 "rows of the first shape are spread as the second has it");
+  return shape == 0 ? 1 : shape;
+}
+
+// CTAs of the most threads that an SM must have registers for; 0: no wish. Two
+// of the second shape are held to 64 registers. RMSNorm would take 80, which
+// leaves room for one CTA of a row of 14,336, and is faster with 64; but for
+// INT8 with a scale for each row: it takes 70 and would be slower. Without a
+// wish the compiler puts the last loads of a row behind the use of the first
+// ones; staged inputs have their own way.
+constexpr int MinCtas(QuantizeOp op, QuantizeCode code, int64_t element_bytes,
+                      int shape) {
+  if (IsStaged(op, element_bytes, kRowShapes[shape].chunks)) return 0;
   const bool held = op == QuantizeOp::kNorm && code != QuantizeCode::kInt8Token;
-  return shape == 0 && !held ? 1 : shape;
+  return held && shape == 1 ? 2 : 1;
 }
 
 // What the kernels tell apart when they are compiled: a given scale is a
