@@ -1,5 +1,5 @@
 // The W8A8 kernel: INT8 or FP8 times the same, for Hopper. Persistent CTAs walk
-// over tiles of y; one warp brings x and W, k = 128 a step, into a ring of
+// over tiles of y; two warps bring x and W, k = 128 a step, into a ring of
 // stages, one or two warpgroups multiply and store.
 //
 //   stage:  x [rows][128]  W [columns][128]   128-byte swizzled, as wgmma reads
@@ -10,7 +10,8 @@
 // there, so that one multiplies while the other adds.
 //
 // With kPingPong each warpgroup has a tile of its own and they take turns:
-// while one stores, the other one has the tensor cores.
+// while one stores, the other one has the tensor cores. Where they share a tile,
+// its results are stored under the first steps of the next one (W8Held).
 #pragma once
 
 #include "kernels/cuda/linear/cluster.cuh"
@@ -69,13 +70,17 @@ class W8Multiplier {
     }
   }
 
-  // The sums of the part of the tile at `place`.
+  // The sums of the part of the tile at `place`. Calls `prepare` once and stores
+  // what is held, where T::kHolds under the first steps' products.
+  template <typename Prepare>
   __device__ __forceinline__ void Multiply(const W8Place& place,
+                                           const Prepare& prepare,
+                                           W8Held<T>& held,
                                            typename T::Sums& sums) {
     if constexpr (T::kPromoted) {
-      MultiplyPromoted(place, sums);
+      MultiplyPromoted(place, prepare, held, sums);
     } else {
-      MultiplyInPlace(sums);
+      MultiplyInPlace(prepare, held, sums);
     }
     if constexpr (T::kPingPong) cursor_.Skip(p_.k_blocks);
   }
@@ -107,8 +112,12 @@ class W8Multiplier {
     }
   }
 
-  __device__ __forceinline__ void MultiplyInPlace(typename T::Sums& sums) {
+  template <typename Prepare>
+  __device__ __forceinline__ void MultiplyInPlace(const Prepare& prepare,
+                                                  W8Held<T>& held,
+                                                  typename T::Sums& sums) {
     static_assert(T::kColumnParts == 1);
+    if constexpr (!T::kHolds) prepare();
     if constexpr (T::kPingPong) {
       // Until the other warpgroup has seen its last step, the parity of a full
       // stage could be that of a round before.
@@ -117,35 +126,64 @@ class W8Multiplier {
       }
       ++turn_;
     }
-    int before = 0;
-#pragma unroll 1
-    for (int block = 0; block < p_.k_blocks; ++block) {
-      WaitFull();
-      if constexpr (T::kPingPong) {
-        if (block + 1 == p_.k_blocks &&
-            threadIdx.x % kW8WarpgroupThreads == 0) {
-          BarrierArrive(barriers_.Turn(1 - warpgroup_));
-        }
-      }
-      WgmmaFence();
-#pragma unroll
-      for (int i = 0; i < T::kRowParts; ++i) {
-        Enqueue(i, 0, cursor_.stage, block > 0, sums[i][0]);
-      }
-      WgmmaCommit();
+    int before = cursor_.stage;
+    const auto step = [&](int block) {
+      const int stage = cursor_.stage;
+      EnqueueStep(block, sums);
       WgmmaWait<1>();
-      if (block > 0) Release(before);
-      before = cursor_.stage;
-      cursor_.Next();
+      Release(before);
+      before = stage;
+    };
+    int block = 1;
+    if constexpr (T::kHolds) {
+      // Memory takes stores at a rate of its own: all at once would hold up the
+      // next products.
+      const bool spread = p_.k_blocks > T::kHeldSteps;
+      if (!spread) held.Store(p_);
+      EnqueueStep(0, sums);
+      prepare();
+      if (spread) {
+        Unrolled<T::kHeldSteps>([&](auto number) {
+          held.template Store<decltype(number)::value, T::kHeldSteps>(p_);
+          step(decltype(number)::value + 1);
+        });
+        block = T::kHeldSteps + 1;
+      }
+    } else {
+      EnqueueStep(0, sums);
     }
+#pragma unroll 1
+    for (; block < p_.k_blocks; ++block) step(block);
     WgmmaWait<0>();
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) HoldAccumulators(sums[i][0]);
     Release(before);
   }
 
+  // Enqueues a step's products for the whole part; sums begin with step 0.
+  __device__ __forceinline__ void EnqueueStep(int block,
+                                              typename T::Sums& sums) {
+    WaitFull();
+    if constexpr (T::kPingPong) {
+      if (block + 1 == p_.k_blocks && threadIdx.x % kW8WarpgroupThreads == 0) {
+        BarrierArrive(barriers_.Turn(1 - warpgroup_));
+      }
+    }
+    WgmmaFence();
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+      Enqueue(i, 0, cursor_.stage, block > 0, sums[i][0]);
+    }
+    WgmmaCommit();
+    cursor_.Next();
+  }
+
+  template <typename Prepare>
   __device__ __forceinline__ void MultiplyPromoted(const W8Place& place,
+                                                   const Prepare& prepare,
+                                                   W8Held<T>& held,
                                                    typename T::Sums& sums) {
+    if constexpr (!T::kHolds) prepare();
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
@@ -158,11 +196,45 @@ class W8Multiplier {
       }
     }
     int block = 0;
+    if constexpr (T::kHolds) AddFirst(block, prepare, held, sums);
     AddAll<T::kStraight>(place, block, sums);
     if constexpr (T::kStraight > T::kTogether) {
       AddAll<T::kTogether>(place, block, sums);
     }
     if constexpr (T::kTogether > 1) AddAll<1>(place, block, sums);
+  }
+
+  // Adds the products of the first steps of a tile, during which results of the
+  // one before are stored.
+  template <typename Prepare>
+  __device__ __forceinline__ void AddFirst(int& block, const Prepare& prepare,
+                                           W8Held<T>& held,
+                                           typename T::Sums& sums) {
+    const auto meanwhile = [&] {
+      held.template Store<0, T::kHeldParts>(p_);
+      prepare();
+    };
+    if constexpr (T::kTogether == 1) {
+      AddWholeStep(meanwhile, sums);
+      block = 1;
+    } else if (p_.k_blocks < T::kStraight) {
+      AddSteps<1>(0, meanwhile, sums);
+      block = 1;
+    } else {
+      AddSteps<T::kStraight>(0, meanwhile, sums);
+      block = T::kStraight;
+    }
+    if constexpr (T::kHeldParts == 2) {
+      // What is left under the parts of the next step.
+      const auto store = [&](auto part) {
+        held.template Store<2 + decltype(part)::value, 4>(p_);
+      };
+      if (block < p_.k_blocks) {
+        AddStep(block++, store, sums);
+      } else {
+        Unrolled<2>(store);
+      }
+    }
   }
 
   // Adds the products of steps from `block` on, kSteps at a time, as far as
@@ -174,18 +246,20 @@ class W8Multiplier {
     for (; block + kSteps <= p_.k_blocks; block += kSteps) {
       if (block > 0 && block % 32 == 0) FetchWScales(place, block);
       if constexpr (T::kTogether > 1) {
-        AddSteps<kSteps>(block, sums);
+        AddSteps<kSteps>(block, [] {}, sums);
       } else {
-        AddStep(block, sums);
+        AddStep(block, [](auto /*part*/) {}, sums);
       }
     }
   }
 
   // Adds the products of kSteps steps, T::kTogether of them under way at once.
   // Straight on, so that ptxas sees which accumulators are in flight: otherwise
-  // it would wait for each wgmma.
-  template <int kSteps>
-  __device__ __forceinline__ void AddSteps(int block, typename T::Sums& sums) {
+  // it would wait for each wgmma. Calls `meanwhile` when the first ones are.
+  template <int kSteps, typename Meanwhile>
+  __device__ __forceinline__ void AddSteps(int block,
+                                           const Meanwhile& meanwhile,
+                                           typename T::Sums& sums) {
     static_assert(T::kRowParts == 1 && T::kColumnParts == 1);
     constexpr int kBuffers = kSteps < T::kTogether ? kSteps : T::kTogether;
     uint32_t step[kBuffers][T::kTiles][4];
@@ -203,6 +277,7 @@ class W8Multiplier {
       WgmmaCommit();
       ScaleBy(WScale(0, block + decltype(number)::value), scales[i]);
       cursor_.Next();
+      if constexpr (decltype(number)::value == 0) meanwhile();
     };
     Unrolled<kBuffers>(begin);
     Unrolled<kSteps>([&](auto number) {
@@ -219,29 +294,64 @@ class W8Multiplier {
     });
   }
 
-  // Adds the products of one step, a part after the other.
-  __device__ __forceinline__ void AddStep(int block, typename T::Sums& sums) {
+  // Adds the products of one step, a part after the other; calls `meanwhile`
+  // with the number of each part (std::integral_constant) when it is under way.
+  template <typename Meanwhile>
+  __device__ __forceinline__ void AddStep(int block, const Meanwhile& meanwhile,
+                                          typename T::Sums& sums) {
     const int stage = cursor_.stage;
     const int slot = W8ScalesSlot<T>(cursor_.stage, cursor_.parity);
     WaitFull();
+    Unrolled<T::kRowParts * T::kColumnParts>([&](auto number) {
+      constexpr int i = decltype(number)::value / T::kColumnParts;
+      constexpr int j = decltype(number)::value % T::kColumnParts;
+      uint32_t step[T::kTiles][4];
+      float scales[2];
+      ReadXScales(stage, i, scales);
+      HoldAccumulators(step);
+      WgmmaFence();
+      Enqueue(i, j, stage, false, step);
+      WgmmaCommit();
+      ScaleBy(WScale(j, block), scales);
+      meanwhile(number);
+      WgmmaWait<0>();
+      HoldAccumulators(step);
+      if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) ReleaseRead(stage);
+      AddStepSums(step, scales, slot, j, sums[i][j]);
+    });
+    cursor_.Next();
+  }
+
+  // Adds the products of step 0 to sums of zero, all parts under way at once;
+  // calls `meanwhile` when they are.
+  template <typename Meanwhile>
+  __device__ __forceinline__ void AddWholeStep(const Meanwhile& meanwhile,
+                                               typename T::Sums& sums) {
+    const int stage = cursor_.stage;
+    const int slot = W8ScalesSlot<T>(cursor_.stage, cursor_.parity);
+    uint32_t step[T::kRowParts][T::kColumnParts][T::kTiles][4];
+    float scales[T::kRowParts][T::kColumnParts][2];
+    WaitFull();
+    WgmmaFence();
 #pragma unroll
     for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
       for (int j = 0; j < T::kColumnParts; ++j) {
-        uint32_t step[T::kTiles][4];
-        float scales[2];
-        ReadXScales(stage, i, scales);
-        HoldAccumulators(step);
-        WgmmaFence();
-        Enqueue(i, j, stage, false, step);
-        WgmmaCommit();
-        ScaleBy(WScale(j, block), scales);
-        WgmmaWait<0>();
-        HoldAccumulators(step);
-        if (i + 1 == T::kRowParts && j + 1 == T::kColumnParts) {
-          ReleaseRead(stage);
-        }
-        AddStepSums(step, scales, slot, j, sums[i][j]);
+        ReadXScales(stage, i, scales[i][j]);
+        Enqueue(i, j, stage, false, step[i][j]);
+        ScaleBy(WScale(j, 0), scales[i][j]);
+      }
+    }
+    WgmmaCommit();
+    meanwhile();
+    WgmmaWait<0>();
+    ReleaseRead(stage);
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int j = 0; j < T::kColumnParts; ++j) {
+        HoldAccumulators(step[i][j]);
+        AddStepSums(step[i][j], scales[i][j], slot, j, sums[i][j]);
       }
     }
     cursor_.Next();
@@ -353,6 +463,8 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
                           : 0;
   const int barrier = kW8WarpgroupBarrier + warpgroup;
   const W8Vectors<T> vectors(shared, warpgroup);
+  W8Held<T> held;
+  if constexpr (T::kHolds) held.Clear();
   W8Multiplier<T> multiplier(p, shared, barriers, warpgroup);
   const int step = T::kPingPong ? 2 * W8ItemStep(p) : W8ItemStep(p);
   int item = W8FirstItem(p);
@@ -361,12 +473,17 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
 #pragma unroll 1
   for (; item < p.row_items * p.column_items; item += step) {
     const W8Place place = PlaceW8(p, T::kTile, item, rank);
-    // Others may still be reading those of the tile before.
-    BarrierOf(barrier, kW8WarpgroupThreads);
-    vectors.Fetch(p, place.column + column0);
-    const W8Rows<T> rows(p, place.row + row0);
+    W8Rows<T> rows;
     typename T::Sums sums;
-    multiplier.Multiply(place, sums);
+    multiplier.Multiply(
+        place,
+        [&] {
+          // Others may still be reading those of the tile before.
+          BarrierOf(barrier, kW8WarpgroupThreads);
+          vectors.Fetch(p, place.column + column0);
+          rows.Fetch(p, place.row + row0);
+        },
+        held, sums);
     WaitCopies<0>();
     BarrierOf(barrier, kW8WarpgroupThreads);
     if constexpr (T::kKind == W8Kind::kInt8 || T::kGroupScales) {
@@ -374,35 +491,39 @@ __device__ __forceinline__ void Compute(const W8Params& p, char* shared,
     }
     // Those of the next tile come while this one is stored.
     multiplier.FetchWScales(PlaceW8(p, T::kTile, item + step, rank), 0);
+    const int column = place.column + column0;
     if constexpr (T::kSiluMul) {
-      StoreSiluMul<T>(p, rows, vectors, place.column + column0, sums);
+      StoreSiluMul<T>(p, rows, vectors, column, sums);
+    } else if (T::kHolds && IsPlain<T>(p, column)) {
+      HoldPart<T>(p, rows, vectors, column, sums, held);
     } else {
-      StorePart<T>(p, rows, vectors, place.column + column0, sums);
+      StorePart<T>(p, rows, vectors, column, sums);
+      if constexpr (T::kHolds) held.Clear();
     }
   }
+  if constexpr (T::kHolds) held.Store(p);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads, 1)
-    W8a8(const __grid_constant__ CUtensorMap x_map,
-         const __grid_constant__ CUtensorMap w_map,
-         const __grid_constant__ W8Params p) {
+    W8a8(const __grid_constant__ W8Params p,
+         const __grid_constant__ CUtensorMap x_map,
+         const __grid_constant__ CUtensorMap w_map) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) char shared[];
   const W8Barriers<T> barriers{SharedAddress(shared) + T::kShared.barriers_at};
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int rank = CtaRank();
-  if (threadIdx.x == 0) {
+  // A lane a barrier: one after the other takes as long as a load.
+  static_assert(T::kStages <= 32);
+  if (threadIdx.x < T::kStages) {
+    BarrierInit(barriers.Full(threadIdx.x), 1);
+    BarrierInit(barriers.Empty(threadIdx.x), T::kReaders * p.cluster);
+    if (threadIdx.x < 2) BarrierInit(barriers.Turn(threadIdx.x), 1);
+    FenceBarrierInit();
+  } else if (threadIdx.x == 32) {
     PrefetchTensorMap(&x_map);
     PrefetchTensorMap(&w_map);
-#pragma unroll 1
-    for (int i = 0; i < T::kStages; ++i) {
-      BarrierInit(barriers.Full(i), 1);
-      BarrierInit(barriers.Empty(i), T::kReaders * p.cluster);
-    }
-    BarrierInit(barriers.Turn(0), 1);
-    BarrierInit(barriers.Turn(1), 1);
-    FenceBarrierInit();
   }
   __syncthreads();
   if (p.cluster > 1) {
@@ -416,8 +537,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     Compute<T>(p, shared, barriers, warp / 4, rank);
   } else {
     if constexpr (T::kWarpgroups > 1) GiveRegisters<T::kLoadRegisters>();
+    const uint32_t at = SharedAddress(shared);
     if (warp == 4 * T::kWarpgroups) {
-      LoadSteps<T>(p, shared, &x_map, &w_map, barriers, rank);
+      LoadW<T>({p, at, &w_map, barriers, rank});
+    } else if (warp == 4 * T::kWarpgroups + 1) {
+      LoadX<T>({p, at, &x_map, barriers, rank});
     }
   }
   // Others may still send to this CTA, or wait for what it gives back.

@@ -297,7 +297,8 @@ __global__ void __launch_bounds__(T::kThreads)
     loader.LoadScales(block, block);
     CommitCopies();
   }
-  const W8Rows<T> rows(p, place.row + row0);
+  W8Rows<T> rows;
+  rows.Fetch(p, place.row + row0);
   const W8MmaOperands<T> operands(shared, row0, column0);
   const auto* const scales =
       reinterpret_cast<const float*>(shared + T::kShared.scales_at);

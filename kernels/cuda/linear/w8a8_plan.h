@@ -156,22 +156,10 @@ constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
   return shared;
 }
 
-// The kernels' parameters but for where the codes of x and W are. By value.
+// The kernels' parameters but for where the codes of x and W are. By value. What
+// the first loads want stands in the first 48 bytes, which share a line of
+// constant memory with what the compiler itself reads: the others are cold.
 struct W8Params {
-  const float* x_scales;
-  const float* w_scales;
-  const int32_t* x_zeros;  // with w_sums, or null
-  const void* w_sums;      // int32_t; kInt8Group: float
-  const float* bias;       // or null
-  const void* residual;    // or null
-  void* y;
-  int64_t ldy, ld_residual;        // elements
-  int64_t x_scales_pitch;          // kE4m3Block
-  int x_scale_step, w_scale_step;  // 0: one scale for all
-  DType y_dtype;
-  bool wide;   // eights of outputs, and of the residual, are aligned
-  bool plain;  // that, BF16 and no residual: a store and no more
-  int m, n;
   int k_blocks;  // of kW8BlockK
   int cluster;   // CTAs
   int x_box;     // rows of x in one tensor copy
@@ -181,8 +169,22 @@ struct W8Params {
   int row_items, column_items, raster;
   FastDivide by_raster_items;     // raster * column_items
   FastDivide by_raster, by_last;  // rows of items in a raster, in the last one
-  int64_t w_scales_pitch;         // kInt8Group
-  W8SiluMul silu_mul;             // of gate/up weights
+  int m, n;
+  const float* x_scales;
+  const float* w_scales;
+  int64_t x_scales_pitch;          // kE4m3Block
+  int64_t w_scales_pitch;          // kInt8Group
+  int x_scale_step, w_scale_step;  // 0: one scale for all
+  const int32_t* x_zeros;          // with w_sums, or null
+  const void* w_sums;              // int32_t; kInt8Group: float
+  const float* bias;               // or null
+  const void* residual;            // or null
+  void* y;
+  int64_t ldy, ld_residual;  // elements
+  DType y_dtype;
+  bool wide;           // eights of outputs, and of the residual, are aligned
+  bool plain;          // that, BF16 and no residual: a store and no more
+  W8SiluMul silu_mul;  // of gate/up weights
 };
 
 // Where the codes are, for kMma tiles; Hopper has tensor maps. By value.

@@ -26,6 +26,17 @@ __device__ __forceinline__ void CopyAsync16Of(int bytes, uint32_t shared,
                : "memory");
 }
 
+// A number from global memory, or none; a predicate instead of a branch.
+__device__ __forceinline__ void LoadFloatIf(bool there, const float* p,
+                                            float& v) {
+  asm volatile(
+      "{.reg .pred p;\n"
+      "setp.ne.b32 p,%2,0;\n"
+      "@p ld.global.cg.f32 %0,[%1];}"
+      : "+f"(v)
+      : "l"(p), "r"(static_cast<int>(there)));
+}
+
 // What is needed of the columns of a part of a tile: in shared memory, [part
 // columns] each. By value.
 template <typename T>
@@ -71,7 +82,8 @@ struct W8Rows {
   int first;  // of the first part, in y
   float scales[T::kRowParts][2];
 
-  __device__ __forceinline__ W8Rows(const W8Params& p, int row0) {
+  // Asks for their scales.
+  __device__ __forceinline__ void Fetch(const W8Params& p, int row0) {
     const int thread = threadIdx.x % T::kPartThreads;
     first = row0 + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
@@ -81,9 +93,8 @@ struct W8Rows {
         scales[i][half] = 1;
         if constexpr (!T::kBlockScales) {
           const int64_t row = At(i, half);
-          if (row < p.m) {
-            scales[i][half] = __ldcg(p.x_scales + row * p.x_scale_step);
-          }
+          LoadFloatIf(row < p.m, p.x_scales + row * p.x_scale_step,
+                      scales[i][half]);
         }
       }
     }
@@ -307,6 +318,34 @@ __device__ __forceinline__ void Finish(
   }
 }
 
+// Eight outputs of a thread in BF16, neighbours in one of its rows; no residual.
+template <typename T, bool kBias>
+__device__ __forceinline__ uint4 FinishPlain(
+    const W8Columns<T, kBias>& columns, int group, float row_scale, int half,
+    const typename T::Number (&sums)[T::kColumnParts][T::kTiles][4]) {
+  float v[8];
+  Finish<T, kBias>(columns, group, row_scale, half, sums, v);
+  return PackEight<__nv_bfloat162>(v);
+}
+
+// The plain outputs of a thread in y (W8Params::plain). By value.
+template <typename T>
+struct W8PlainRows {
+  __nv_bfloat16* y;  // of the first row
+
+  __device__ __forceinline__ void Point(const W8Params& p,
+                                        const W8Rows<T>& rows, int first) {
+    y = static_cast<__nv_bfloat16*>(p.y) + rows.At(0, 0) * p.ldy + first;
+  }
+  // Of row `half` of `part`.
+  __device__ __forceinline__ void Store(const W8Params& p, bool there, int part,
+                                        int half, int group,
+                                        uint4 eight) const {
+    const int row = part * (T::kPartThreads / 2) + half * 8;
+    StoreGlobal16If(there, y + row * p.ldy + group * 32, eight);
+  }
+};
+
 // Stores a part of a tile that ends in y, in BF16 and no residual. No branches,
 // so that loads and stores overlap.
 template <typename T, bool kBias>
@@ -315,15 +354,8 @@ __device__ __forceinline__ void StorePlain(const W8Params& p,
                                            const W8Vectors<T>& vectors,
                                            int first,
                                            const typename T::Sums& sums) {
-  __nv_bfloat16* y[T::kRowParts][2];
-#pragma unroll
-  for (int i = 0; i < T::kRowParts; ++i) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      y[i][half] =
-          static_cast<__nv_bfloat16*>(p.y) + rows.At(i, half) * p.ldy + first;
-    }
-  }
+  W8PlainRows<T> to;
+  to.Point(p, rows, first);
 #pragma unroll
   for (int group = 0; group < T::kTile.PartColumns() / 32; ++group) {
     const W8Columns<T, kBias> columns(vectors, group);
@@ -331,13 +363,95 @@ __device__ __forceinline__ void StorePlain(const W8Params& p,
     for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float v[8];
-        Finish<T, kBias>(columns, group, rows.scales[i][half], half, sums[i],
-                         v);
-        StoreGlobal16If(rows.At(i, half) < p.m, y[i][half] + group * 32,
-                        PackEight<__nv_bfloat162>(v));
+        to.Store(p, rows.At(i, half) < p.m, i, half, group,
+                 FinishPlain<T, kBias>(columns, group, rows.scales[i][half],
+                                       half, sums[i]));
       }
     }
+  }
+}
+
+// Plain outputs of a part of a tile, kept in registers until the tensor cores
+// are busy with the next one.
+template <typename T>
+class W8Held {
+ public:
+  // What StorePlain would store.
+  template <bool kBias>
+  __device__ __forceinline__ void Take(const W8Params& p, const W8Rows<T>& rows,
+                                       const W8Vectors<T>& vectors, int first,
+                                       const typename T::Sums& sums) {
+    to_.Point(p, rows, first);
+    left_ = p.m - rows.first;
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const W8Columns<T, kBias> columns(vectors, group);
+#pragma unroll
+      for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          eights_[i][half][group] =
+              FinishPlain<T, kBias>(columns, group, rows.scales[i][half], half,
+                                    sums[i]);
+        }
+      }
+    }
+  }
+  // Holds nothing. What it held before takes no registers from the last Store
+  // to here, or to the next Take.
+  __device__ __forceinline__ void Clear() {
+    left_ = 0;
+    to_.y = nullptr;
+#pragma unroll
+    for (int i = 0; i < T::kRowParts; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          eights_[i][half][group] = uint4{};
+        }
+      }
+    }
+  }
+  // Stores what there is, or the kPart-th of kParts parts of it.
+  template <int kPart = 0, int kParts = 1>
+  __device__ __forceinline__ void Store(const W8Params& p) {
+    static_assert(T::kRowParts * kGroups * 2 % kParts == 0);
+    constexpr int kStores = T::kRowParts * kGroups * 2 / kParts;
+#pragma unroll
+    for (int at = kPart * kStores; at < (kPart + 1) * kStores; ++at) {
+      const int i = at / (2 * kGroups), half = at / kGroups % 2;
+      const bool there = i * (T::kPartThreads / 2) + half * 8 < left_;
+      to_.Store(p, there, i, half, at % kGroups, eights_[i][half][at % kGroups]);
+    }
+  }
+
+ private:
+  static constexpr int kGroups = T::kTile.PartColumns() / 32;
+  uint4 eights_[T::kRowParts][2][kGroups];
+  W8PlainRows<T> to_;
+  int left_;  // rows from the thread's first one to the end; 0: nothing
+};
+
+// Whether a part of a tile at `column0` has plain outputs, and in y only.
+template <typename T>
+__device__ __forceinline__ bool IsPlain(const W8Params& p, int column0) {
+  return p.plain && column0 + T::kTile.PartColumns() <= p.n;
+}
+
+// Keeps the plain outputs of a part of a tile, whose columns begin at `column0`.
+template <typename T>
+__device__ __forceinline__ void HoldPart(const W8Params& p,
+                                         const W8Rows<T>& rows,
+                                         const W8Vectors<T>& vectors,
+                                         int column0,
+                                         const typename T::Sums& sums,
+                                         W8Held<T>& held) {
+  const int first = column0 + static_cast<int>(threadIdx.x) % 4 * 8;
+  if (p.bias == nullptr) {
+    held.template Take<false>(p, rows, vectors, first, sums);
+  } else {
+    held.template Take<true>(p, rows, vectors, first, sums);
   }
 }
 
@@ -351,7 +465,7 @@ __device__ __forceinline__ void StorePart(const W8Params& p,
                                           const typename T::Sums& sums) {
   constexpr int kGroups = T::kTile.PartColumns() / 32;
   const int first = column0 + static_cast<int>(threadIdx.x) % 4 * 8;
-  if (p.plain && column0 + T::kTile.PartColumns() <= p.n) {
+  if (IsPlain<T>(p, column0)) {
     if (p.bias == nullptr) {
       StorePlain<T, false>(p, rows, vectors, first, sums);
     } else {

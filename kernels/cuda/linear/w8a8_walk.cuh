@@ -59,6 +59,16 @@ struct W8Kernel {
   static_assert(!kBlockScales ||
                     kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,
                 "a product of blocks has one scale of W");
+  // Whether plain results wait in registers until the next tile's first steps are
+  // under way, and how many those are where sums stay in place. In ping-pong the
+  // other warpgroup multiplies meanwhile; narrow tiles have no next one.
+  static constexpr bool kHolds =
+      kTile.schedule == W8Schedule::kRows && !kSiluMul;
+  static constexpr int kHeldSteps = 8;
+  // Promoted sums: parts of what is held, of which one is stored under the first
+  // step. The next step has registers for the other one where rows are few.
+  static constexpr int kHeldParts =
+      kKind == W8Kind::kE4m3 && kTile.PartColumns() == 256 ? 2 : 1;
   // Registers of a thread that loads and of one that computes, where there are
   // three warpgroups: all that a multiprocessor has.
   static constexpr bool kStepScales = kBlockScales || kGroupScales;

@@ -59,8 +59,8 @@ void LaunchW8Wgmma(const W8Args& args, W8Config config,
   launch.stream = stream;
   launch.attrs = attributes.data();
   launch.numAttrs = options.overlap ? 2 : 1;
-  void* kernel_args[] = {const_cast<CUtensorMap*>(&x_map),
-                         const_cast<CUtensorMap*>(&w_map), &plan.params};
+  void* kernel_args[] = {&plan.params, const_cast<CUtensorMap*>(&x_map),
+                         const_cast<CUtensorMap*>(&w_map)};
   NIBBLE_CUDA_CHECK(cudaLaunchKernelExC(&launch, kernel, kernel_args));
 }
 

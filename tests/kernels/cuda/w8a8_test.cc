@@ -184,6 +184,28 @@ TEST_P(W8Test, WalksOverManyTiles) {
   }
 }
 
+// The same in BF16, which is stored while the next tile is multiplied: under
+// some of its steps, or at once where those are few. The last columns end
+// within a tile.
+TEST_P(W8Test, WalksOverManyTilesOfBf16) {
+  for (const int64_t k : {100, 640, 1'040}) {
+    const W8Problem problem{GetParam(), 3'000, 2'104, k};
+    const W8Operands operands({.problem = problem, .codes = W8Codes::kSparse});
+    const std::vector<LaunchSpec> specs = W8Runner::Get().Specs(problem);
+    W8Job job{.args = operands.Args(problem.m)};
+    const W8Output numbers = W8Runner::Get().Run(job, specs[0]);
+    std::vector<float> values(problem.m * problem.n);
+    std::memcpy(values.data(), numbers.y.data(), numbers.y.size());
+    const std::vector<std::byte> rounded = Encode(DType::kBF16, values);
+    job.args.y_dtype = DType::kBF16;
+    for (const LaunchSpec& spec : specs) {
+      const W8Output output = W8Runner::Get().Run(job, spec);
+      EXPECT_EQ(output.problem, "") << problem.ToString() << spec.ToString();
+      EXPECT_EQ(output.y, rounded) << problem.ToString() << spec.ToString();
+    }
+  }
+}
+
 std::string KindName(const ::testing::TestParamInfo<W8Kind>& info) {
   return std::string(kernels::cuda::W8KindName(info.param));
 }
