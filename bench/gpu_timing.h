@@ -39,8 +39,8 @@ class GpuTimer final {
   double ColdUs(const std::function<void()>& enqueue, int repeats = 0) const;
 
   // The same of one launch, whose code is loaded. Rests ten times as long
-  // afterwards, so that what is timed next finds the clocks that the power limit
-  // allows a device with nothing else to do.
+  // afterwards, so that what is timed next finds the clocks that the power
+  // limit allows a device with nothing else to do.
   double RestedUs(const std::function<void()>& enqueue) const;
 
   // Microseconds of a node when `enqueue(i)`, i = 0, 1, ..., make one graph,

@@ -10,8 +10,8 @@
 // there, so that one multiplies while the other adds.
 //
 // With kPingPong each warpgroup has a tile of its own and they take turns:
-// while one stores, the other one has the tensor cores. Where they share a tile,
-// its results are stored under the first steps of the next one (W8Held).
+// while one stores, the other one has the tensor cores. Where they share a
+// tile, its results are stored under the first steps of the next one (W8Held).
 #pragma once
 
 #include "kernels/cuda/linear/cluster.cuh"
@@ -70,8 +70,8 @@ class W8Multiplier {
     }
   }
 
-  // The sums of the part of the tile at `place`. Calls `prepare` once and stores
-  // what is held, where T::kHolds under the first steps' products.
+  // The sums of the part of the tile at `place`. Calls `prepare` once and
+  // stores what is held, where T::kHolds under the first steps' products.
   template <typename Prepare>
   __device__ __forceinline__ void Multiply(const W8Place& place,
                                            const Prepare& prepare,
@@ -246,9 +246,11 @@ class W8Multiplier {
     for (; block + kSteps <= p_.k_blocks; block += kSteps) {
       if (block > 0 && block % 32 == 0) FetchWScales(place, block);
       if constexpr (T::kTogether > 1) {
-        AddSteps<kSteps>(block, [] {}, sums);
+        AddSteps<kSteps>(
+            block, [] {}, sums);
       } else {
-        AddStep(block, [](auto /*part*/) {}, sums);
+        AddStep(
+            block, [](auto /*part*/) {}, sums);
       }
     }
   }

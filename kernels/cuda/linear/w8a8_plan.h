@@ -156,8 +156,8 @@ constexpr W8Shared LayOutW8(W8Kind kind, const W8Tile& tile) {
   return shared;
 }
 
-// The kernels' parameters but for where the codes of x and W are. By value. What
-// the first loads want stands in the first 48 bytes, which share a line of
+// The kernels' parameters but for where the codes of x and W are. By value.
+// What the first loads want stands in the first 48 bytes, which share a line of
 // constant memory with what the compiler itself reads: the others are cold.
 struct W8Params {
   int k_blocks;  // of kW8BlockK

@@ -318,7 +318,8 @@ __device__ __forceinline__ void Finish(
   }
 }
 
-// Eight outputs of a thread in BF16, neighbours in one of its rows; no residual.
+// Eight outputs of a thread in BF16, neighbours in one of its rows; no
+// residual.
 template <typename T, bool kBias>
 __device__ __forceinline__ uint4 FinishPlain(
     const W8Columns<T, kBias>& columns, int group, float row_scale, int half,
@@ -390,9 +391,8 @@ class W8Held {
       for (int i = 0; i < T::kRowParts; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          eights_[i][half][group] =
-              FinishPlain<T, kBias>(columns, group, rows.scales[i][half], half,
-                                    sums[i]);
+          eights_[i][half][group] = FinishPlain<T, kBias>(
+              columns, group, rows.scales[i][half], half, sums[i]);
         }
       }
     }
@@ -422,7 +422,8 @@ class W8Held {
     for (int at = kPart * kStores; at < (kPart + 1) * kStores; ++at) {
       const int i = at / (2 * kGroups), half = at / kGroups % 2;
       const bool there = i * (T::kPartThreads / 2) + half * 8 < left_;
-      to_.Store(p, there, i, half, at % kGroups, eights_[i][half][at % kGroups]);
+      to_.Store(p, there, i, half, at % kGroups,
+                eights_[i][half][at % kGroups]);
     }
   }
 
@@ -439,14 +440,12 @@ __device__ __forceinline__ bool IsPlain(const W8Params& p, int column0) {
   return p.plain && column0 + T::kTile.PartColumns() <= p.n;
 }
 
-// Keeps the plain outputs of a part of a tile, whose columns begin at `column0`.
+// Keeps the plain outputs of a part of a tile, whose columns begin at
+// `column0`.
 template <typename T>
-__device__ __forceinline__ void HoldPart(const W8Params& p,
-                                         const W8Rows<T>& rows,
-                                         const W8Vectors<T>& vectors,
-                                         int column0,
-                                         const typename T::Sums& sums,
-                                         W8Held<T>& held) {
+__device__ __forceinline__ void HoldPart(
+    const W8Params& p, const W8Rows<T>& rows, const W8Vectors<T>& vectors,
+    int column0, const typename T::Sums& sums, W8Held<T>& held) {
   const int first = column0 + static_cast<int>(threadIdx.x) % 4 * 8;
   if (p.bias == nullptr) {
     held.template Take<false>(p, rows, vectors, first, sums);

@@ -12,8 +12,10 @@
 
 namespace nibble::kernels::cuda {
 
-// Barrier of BarrierOf: 0 is the CTA's, from here on one a warpgroup.
+// Barriers of BarrierOf: 0 is the CTA's; one for each of two warpgroups; that
+// of the warps that load.
 inline constexpr int kW8WarpgroupBarrier = 1;
+inline constexpr int kW8LoadBarrier = 3;
 
 // A kind and a tile as a type; of gate/up weights or of others.
 template <W8Kind kKindOf, W8Tile kTileOf, bool kSiluMulOf = false>
@@ -59,14 +61,16 @@ struct W8Kernel {
   static_assert(!kBlockScales ||
                     kW8BlockN % (kTile.PartColumns() / kColumnParts) == 0,
                 "a product of blocks has one scale of W");
-  // Whether plain results wait in registers until the next tile's first steps are
-  // under way, and how many those are where sums stay in place. In ping-pong the
-  // other warpgroup multiplies meanwhile; narrow tiles have no next one.
+  // Whether plain results wait in registers until the next tile's first steps
+  // are under way, and how many those are where sums stay in place. In
+  // ping-pong the other warpgroup multiplies meanwhile; narrow tiles have no
+  // next one.
   static constexpr bool kHolds =
       kTile.schedule == W8Schedule::kRows && !kSiluMul;
   static constexpr int kHeldSteps = 8;
-  // Promoted sums: parts of what is held, of which one is stored under the first
-  // step. The next step has registers for the other one where rows are few.
+  // Promoted sums: parts of what is held, of which one is stored under the
+  // first step. The next step has registers for the other one where rows are
+  // few.
   static constexpr int kHeldParts =
       kKind == W8Kind::kE4m3 && kTile.PartColumns() == 256 ? 2 : 1;
   // Registers of a thread that loads and of one that computes, where there are
@@ -136,6 +140,11 @@ __device__ __forceinline__ int W8ItemStep(const W8Params& p) {
 __device__ __forceinline__ void ArriveAt(uint32_t in_cta) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _,[%0];" ::"r"(in_cta)
                : "memory");
+}
+
+// Arrives at a barrier of BarrierOf, for the warps that wait there.
+__device__ __forceinline__ void ArriveAtBarrierOf(int id, int threads) {
+  asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // body(0), body(1), ... body(kCount - 1), each number a type of its own

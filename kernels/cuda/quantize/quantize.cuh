@@ -281,9 +281,8 @@ __device__ __forceinline__ void EncodeRow(const QuantizeParams& p, uint32_t row,
 
 // A row for each CTA or, of short rows, each warp: all loads first.
 template <QuantizeOp O, typename T, QuantizeCode C, int kShape>
-__global__ void __launch_bounds__(
-    kRowShapes[kShape].max_threads,
-    MinCtas(O, C, sizeof(T), kShape))
+__global__ void __launch_bounds__(kRowShapes[kShape].max_threads,
+                                  MinCtas(O, C, sizeof(T), kShape))
     QuantizeRows(const __grid_constant__ QuantizeParams p) {
   constexpr int kChunks = kRowShapes[kShape].chunks;
   LetDependentsStart();
