@@ -31,11 +31,6 @@ __device__ __forceinline__ bool ElectLane() {
   return elected != 0;
 }
 
-// A few rows of x are a small part of what is read: all CTAs ask memory for W
-// first, then for x.
-template <typename T>
-inline constexpr bool kXBehindW = T::kTile.rows < 128;
-
 // What a warp that loads goes by: every step of every tile of the CTA, and its
 // part of what the cluster shares to all of the cluster. By value.
 template <typename T>
@@ -47,12 +42,10 @@ struct W8Loads {
   const int rank;
 
   // Calls load(place, stage, parity, block) for each step as its stage becomes
-  // free, with one lane, and full() when all stages have been asked for.
-  template <typename Load, typename Full>
-  __device__ __forceinline__ void ForEachStep(const Load& load,
-                                              const Full& full) const {
+  // free, with one lane.
+  template <typename Load>
+  __device__ __forceinline__ void ForEachStep(const Load& load) const {
     W8Cursor<T> cursor;
-    bool asked = false;
 #pragma unroll 1
     for (int item = W8FirstItem(p); item < p.row_items * p.column_items;
          item += W8ItemStep(p)) {
@@ -64,13 +57,8 @@ struct W8Loads {
         if (ElectLane()) load(place, cursor.stage, cursor.parity, block);
         __syncwarp();
         cursor.Next();
-        if (!asked && cursor.stage == 0) {
-          full();
-          asked = true;
-        }
       }
     }
-    if (!asked) full();
   }
   // Rows from `row` on of a step to shared memory, of this CTA or of all.
   __device__ __forceinline__ void Copy(bool to_all, uint32_t to, int block,
@@ -104,27 +92,25 @@ __device__ __forceinline__ void LoadW(const W8Loads<T>& loads) {
   const W8Params& p = loads.p;
   const int part = kSharesW ? loads.rank * p.w_box : 0;  // rows
   const int bytes = (kSharesW ? 1 : p.cluster) * p.x_box * kStep + T::kWBytes;
-  const auto load = [&](const W8Place& place, int stage, uint32_t parity,
-                        int block) {
-    const uint32_t full = loads.barriers.Full(stage);
-    const int scales = loads.WScalesBytes(place);
-    BarrierArriveExpect(full, bytes + loads.XScalesBytes(place) + scales);
-    if (T::kGroupScales && scales > 0) {
-      BulkCopy(loads.shared + T::kShared.scales_at +
-                   W8ScalesSlot<T>(stage, parity) * T::kTile.columns * 4,
-               p.w_scales + block * p.w_scales_pitch + place.column, scales,
-               full);
-    }
-    const uint32_t to = loads.shared + stage * T::kShared.stage_bytes +
-                        T::kXBytes + part * kStep;
-    loads.Copy(kSharesW, to, block, place.column + part, full);
-  };
-  loads.ForEachStep(load, [] {
-    if constexpr (kXBehindW<T>) ArriveAtBarrierOf(kW8LoadBarrier, 2 * 32);
-  });
+  loads.ForEachStep(
+      [&](const W8Place& place, int stage, uint32_t parity, int block) {
+        const uint32_t full = loads.barriers.Full(stage);
+        const int scales = loads.WScalesBytes(place);
+        BarrierArriveExpect(full, bytes + loads.XScalesBytes(place) + scales);
+        if (T::kGroupScales && scales > 0) {
+          BulkCopy(loads.shared + T::kShared.scales_at +
+                       W8ScalesSlot<T>(stage, parity) * T::kTile.columns * 4,
+                   p.w_scales + block * p.w_scales_pitch + place.column, scales,
+                   full);
+        }
+        const uint32_t to = loads.shared + stage * T::kShared.stage_bytes +
+                            T::kXBytes + part * kStep;
+        loads.Copy(kSharesW, to, block, place.column + part, full);
+      });
 }
 
-// Another one: brings x, once the kernels ahead have ended.
+// Another one: brings x, once the kernels ahead have ended. A warp of its own,
+// so that it does not come behind all of the first stages of W.
 template <typename T>
 __device__ __forceinline__ void LoadX(const W8Loads<T>& loads) {
   constexpr bool kSharesX = !T::kTile.SharesW();
@@ -132,8 +118,7 @@ __device__ __forceinline__ void LoadX(const W8Loads<T>& loads) {
   const W8Params& p = loads.p;
   const int part = kSharesX ? loads.rank * p.x_box : 0;  // rows
   WaitForDependency();
-  if constexpr (kXBehindW<T>) BarrierOf(kW8LoadBarrier, 2 * 32);
-  const auto load = [&](const W8Place& place, int stage, uint32_t /*parity*/,
+  loads.ForEachStep([&](const W8Place& place, int stage, uint32_t /*parity*/,
                         int block) {
     const uint32_t full = loads.barriers.Full(stage);
     const uint32_t to =
@@ -144,8 +129,7 @@ __device__ __forceinline__ void LoadX(const W8Loads<T>& loads) {
       BulkCopy(loads.shared + T::kShared.scales_at + stage * T::kTile.rows * 4,
                p.x_scales + block * p.x_scales_pitch + place.row, scales, full);
     }
-  };
-  loads.ForEachStep(load, [] {});
+  });
 }
 
 }  // namespace nibble::kernels::cuda

@@ -142,11 +142,6 @@ __device__ __forceinline__ void ArriveAt(uint32_t in_cta) {
                : "memory");
 }
 
-// Arrives at a barrier of BarrierOf, for the warps that wait there.
-__device__ __forceinline__ void ArriveAtBarrierOf(int id, int threads) {
-  asm volatile("bar.arrive %0,%1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // body(0), body(1), ... body(kCount - 1), each number a type of its own
 // (std::integral_constant).
 template <int kCount, typename Body>
