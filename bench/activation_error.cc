@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "bench/rounding.h"
 #include "kernels/activation_codes.h"
 #include "kernels/reference/minifloat.h"
 #include "kernels/reference/ops.h"
@@ -28,7 +29,6 @@ namespace reference = kernels::reference;
 using kernels::Fp8;
 using kernels::Int8Range;
 using kernels::TensorScale;
-using reference::Losses;
 
 struct Options {
   int64_t m = 128;
@@ -40,23 +40,6 @@ struct Options {
   int64_t batches = 16;
   uint64_t seed = 1;
 };
-
-// Numbers [rows, cols]. By value.
-struct Matrix {
-  int64_t rows = 0;
-  int64_t cols = 0;
-  std::vector<float> data;
-
-  std::span<const float> Row(int64_t row) const {
-    return std::span(data).subspan(row * cols, cols);
-  }
-};
-
-float GreatestOf(std::span<const float> x) {
-  float greatest = 0;
-  for (const float value : x) greatest = std::max(greatest, std::fabs(value));
-  return greatest;
-}
 
 // Normal values; some channels are `factor` times as great, in all tokens or in
 // a share of them.
@@ -103,55 +86,6 @@ double RelativeError(std::span<const double> y, std::span<const double> exact) {
   return std::sqrt(error / norm);
 }
 
-// A matrix rounded to 8 bits and back, and what its scales spoilt.
-struct Rounded {
-  Matrix values;
-  Losses losses;
-};
-
-// The number of rows and columns that share a scale.
-struct Tile {
-  int64_t rows = 0;
-  int64_t cols = 0;
-};
-
-using ScaleOf = std::function<float(float greatest)>;
-
-// FP8 by the scale that `scale_of` makes of a tile's greatest magnitude.
-Rounded RoundFp8(const Matrix& x, Fp8 format, Tile tile,
-                 const ScaleOf& scale_of) {
-  Rounded rounded{x, {}};
-  for (int64_t row0 = 0; row0 < x.rows; row0 += tile.rows) {
-    const int64_t row1 = std::min(row0 + tile.rows, x.rows);
-    for (int64_t col = 0; col < x.cols; col += tile.cols) {
-      const int64_t cols = std::min(tile.cols, x.cols - col);
-      float greatest = 0;
-      for (int64_t row = row0; row < row1; ++row) {
-        greatest =
-            std::max(greatest, GreatestOf(x.Row(row).subspan(col, cols)));
-      }
-      const float scale = scale_of(greatest);
-      std::vector<uint8_t> codes(cols);
-      for (int64_t row = row0; row < row1; ++row) {
-        const auto values = x.Row(row).subspan(col, cols);
-        reference::QuantizeFp8By(values, format, scale, codes.data());
-        rounded.losses += reference::CountLosses(values, format, scale);
-        for (int64_t i = 0; i < cols; ++i) {
-          rounded.values.data[row * x.cols + col + i] =
-              scale * reference::Fp8ToFloat(codes[i], format);
-        }
-      }
-    }
-  }
-  return rounded;
-}
-
-ScaleOf CurrentScale(Fp8 format) {
-  return [format](float greatest) {
-    return TensorScale::Current(format).ScaleFor(greatest);
-  };
-}
-
 // MXFP8: blocks of 32 by a power of two.
 Rounded RoundMx(const Matrix& x, Fp8 format) {
   return RoundFp8(x, format, {1, kernels::kMxBlock}, [format](float greatest) {
@@ -159,27 +93,6 @@ Rounded RoundMx(const Matrix& x, Fp8 format) {
     return reference::E8m0ToFloat(
         reference::QuantizeMxFp8(std::span(&greatest, 1), format, &code));
   });
-}
-
-// INT8, `group` columns of a row to a scale.
-Rounded RoundInt8(const Matrix& x, Int8Range range, int64_t group) {
-  Rounded rounded{x, {}};
-  rounded.losses.values = x.rows * x.cols;
-  std::vector<int8_t> codes(group);
-  for (int64_t row = 0; row < x.rows; ++row) {
-    for (int64_t col = 0; col < x.cols; col += group) {
-      const int64_t cols = std::min(group, x.cols - col);
-      const auto values = x.Row(row).subspan(col, cols);
-      const auto scale = reference::QuantizeInt8(values, range, codes.data());
-      for (int64_t i = 0; i < cols; ++i) {
-        const float value =
-            scale.scale * static_cast<float>(codes[i] - scale.zero);
-        rounded.values.data[row * x.cols + col + i] = value;
-        if (value == 0 && values[i] != 0) ++rounded.losses.flushed;
-      }
-    }
-  }
-  return rounded;
 }
 
 // The table's rows. Owned by main.

@@ -9,8 +9,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +27,7 @@
 #include "tools/perplexity/kl_base_file.h"
 #include "tools/perplexity/log_softmax.h"
 #include "tools/perplexity/statistics.h"
+#include "tools/perplexity/text_tokens.h"
 #include "tools/perplexity/window_runner.h"
 
 namespace nibble::tools {
@@ -47,15 +46,6 @@ struct Options {
   bool json = false;
 };
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(path + ": cannot be opened");
-  std::string text((std::istreambuf_iterator<char>(file)),
-                   std::istreambuf_iterator<char>());
-  if (file.bad()) return absl::DataLossError(path + ": cannot be read");
-  return text;
-}
-
 // The text's windows: tokens [windows * context].
 struct Windows {
   int32_t context = 0;
@@ -65,17 +55,6 @@ struct Windows {
     return static_cast<int32_t>(tokens.size()) / context;
   }
 };
-
-absl::StatusOr<std::vector<int32_t>> TokenizeFile(
-    const std::string& path, const model::Tokenizer& tokenizer) {
-  NIBBLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  absl::StatusOr<std::vector<int32_t>> tokens = tokenizer.Encode(text, {});
-  if (!tokens.ok()) {
-    return absl::Status(tokens.status().code(),
-                        absl::StrCat(path, ": ", tokens.status().message()));
-  }
-  return tokens;
-}
 
 absl::StatusOr<Windows> WindowsOfText(const Options& options,
                                       const model::Tokenizer& tokenizer) {
