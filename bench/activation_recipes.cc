@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -279,4 +280,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace nibble::bench
 
-int main(int argc, char** argv) { return nibble::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return nibble::bench::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_activation_recipes: %s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}
