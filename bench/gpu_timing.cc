@@ -120,6 +120,7 @@ double GpuTimer::SustainedUs(double seconds, double expected_us,
   // Batch i lies between marks i and i + 1; one more is always under way.
   constexpr int kMarks = 3;
   std::vector<Event> marks;
+  marks.reserve(kMarks);
   for (int i = 0; i < kMarks; ++i) marks.emplace_back(Event::Kind::kTiming);
   double us = 0;
   int64_t batches = 0, node = 0;
