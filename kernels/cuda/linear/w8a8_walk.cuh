@@ -12,10 +12,8 @@
 
 namespace nibble::kernels::cuda {
 
-// Barriers of BarrierOf: 0 is the CTA's; one for each of two warpgroups; that
-// of the warps that load.
+// Barrier of BarrierOf: 0 is the CTA's, from here on one a warpgroup.
 inline constexpr int kW8WarpgroupBarrier = 1;
-inline constexpr int kW8LoadBarrier = 3;
 
 // A kind and a tile as a type; of gate/up weights or of others.
 template <W8Kind kKindOf, W8Tile kTileOf, bool kSiluMulOf = false>
