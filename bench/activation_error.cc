@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "bench/rounding.h"
+#include "bench/run_main.h"
 #include "kernels/activation_codes.h"
 #include "kernels/reference/minifloat.h"
 #include "kernels/reference/ops.h"
@@ -248,10 +248,6 @@ int Main(int argc, char** argv) {
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-  try {
-    return nibble::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_activation_error: %s\n", error.what());
-    return EXIT_FAILURE;
-  }
+  return nibble::bench::RunMain("bench_activation_error", nibble::bench::Main,
+                                argc, argv);
 }

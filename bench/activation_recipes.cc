@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,6 +24,7 @@
 #include "base/status.h"
 #include "bench/rounding.h"
 #include "bench/rounding_backend.h"
+#include "bench/run_main.h"
 #include "kernels/reference/reference_backend.h"
 #include "kernels/scaling.h"
 #include "model/checkpoint.h"
@@ -281,10 +281,6 @@ int Main(int argc, char** argv) {
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-  try {
-    return nibble::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_activation_recipes: %s\n", error.what());
-    return EXIT_FAILURE;
-  }
+  return nibble::bench::RunMain("bench_activation_recipes", nibble::bench::Main,
+                                argc, argv);
 }

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "base/checked_math.h"
 #include "bench/cpu_peaks.h"
+#include "bench/run_main.h"
 #include "engine/load.h"
 #include "kernels/cpu/cpu_count.h"
 #include "model/batch.h"
@@ -142,10 +142,6 @@ int Main(int argc, char** argv) {
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-  try {
-    return nibble::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_decode: %s\n", error.what());
-    return 1;
-  }
+  return nibble::bench::RunMain("bench_decode", nibble::bench::Main, argc,
+                                argv);
 }

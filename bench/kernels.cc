@@ -4,7 +4,6 @@
 // FP64 sums before it is timed. Compare numbers of one run only.
 // docs/benchmarks.md says how to run it.
 #include <cstdio>
-#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "bench/gpu_quantize.h"
 #include "bench/gpu_w4a8.h"
 #include "bench/gpu_w8a8.h"
+#include "bench/run_main.h"
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/linear/w4_layout.h"
@@ -235,10 +235,6 @@ int Main(int argc, char** argv) {
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-  try {
-    return nibble::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_kernels: %s\n", error.what());
-    return 1;
-  }
+  return nibble::bench::RunMain("bench_kernels", nibble::bench::Main, argc,
+                                argv);
 }

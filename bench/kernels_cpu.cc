@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 
 #include "CLI/CLI.hpp"
 #include "bench/cpu_peaks.h"
+#include "bench/run_main.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/cpu_count.h"
@@ -265,10 +265,6 @@ int Main(int argc, char** argv) {
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-  try {
-    return nibble::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_kernels_cpu: %s\n", error.what());
-    return 1;
-  }
+  return nibble::bench::RunMain("bench_kernels_cpu", nibble::bench::Main, argc,
+                                argv);
 }

@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "bench/run_main.h"
 #include "kernels/quant_format.h"
 #include "kernels/reference/dequant.h"
 #include "kernels/weight_view.h"
@@ -197,10 +197,6 @@ int Main(int argc, char** argv) {
 }  // namespace nibble::bench
 
 int main(int argc, char** argv) {
-  try {
-    return nibble::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_weight_error: %s\n", error.what());
-    return EXIT_FAILURE;
-  }
+  return nibble::bench::RunMain("bench_weight_error", nibble::bench::Main, argc,
+                                argv);
 }
